@@ -1,0 +1,64 @@
+# Queengate. `make` prints what there is.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := bin/queengate
+TOOL := go tool -modfile=tools/go.mod
+TESTENV := scripts/testenv.sh
+# Tests run together with the race detector and in random order, always.
+GOTEST := go test -race -shuffle=on
+ARGS ?=
+
+.PHONY: help build run test test/race test/e2e fuzz bench lint fmt generate verify check
+
+help: ## print this help
+	@awk -F ':.*## ' '/^[a-z\/]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build the server into bin/
+	go build -o $(BIN) ./cmd/queengate
+
+run: ## build, then run everything on this machine; ARGS="--http 127.0.0.1:8081" passes flags
+	@scripts/need.sh postgres
+	@$(MAKE) --no-print-directory build
+	@exec $(BIN) up $(ARGS)
+
+test: test/race test/e2e ## all tests, with a temporary PostgreSQL and Redis
+
+test/race: ## all tests but the end-to-end ones
+	@scripts/need.sh cc
+	$(TESTENV) $(GOTEST) -timeout 8m $$(go list ./... | grep -v /internal/e2e$$)
+
+test/e2e: ## the end-to-end tests: the real binary, PostgreSQL and sockets
+	@scripts/need.sh cc
+	$(TESTENV) $(GOTEST) -timeout 10m ./internal/e2e
+
+FUZZTIME ?= 10s
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	@set -euo pipefail; grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+		grep -hoE '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -d' ' -f2 | while read -r target; do \
+			echo "$$dir $$target"; $(TESTENV) go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$dir </dev/null; \
+		done; \
+	done
+
+bench: ## the product beside PostgreSQL's own ceiling, in one run; ARGS passes flags
+	@scripts/need.sh postgres
+	go run ./internal/bench $(ARGS)
+
+lint: ## vet and staticcheck
+	go vet ./...
+	$(TOOL) staticcheck ./...
+
+fmt: ## format the code
+	$(TOOL) gofumpt -w -extra $$(git ls-files --cached --others --exclude-standard '*.go')
+
+generate: ## write what is generated: docs/config.md
+	go test ./cmd/queengate -run '^TestTheReferenceOfSettingsIsUpToDate$$' -update
+
+verify: ## fail when formatting or something generated is stale
+	@out=$$($(TOOL) gofumpt -l -extra $$(git ls-files --cached --others --exclude-standard '*.go')); \
+		[ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
+	go mod verify
+	go test ./cmd/queengate -run '^TestTheReferenceOfSettingsIsUpToDate$$'
+
+check: ## everything that CI runs
+	.ci/run

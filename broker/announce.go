@@ -1,0 +1,27 @@
+package broker
+
+import (
+	"github.com/queengate/queengate/broker/fuse"
+	"github.com/queengate/queengate/broker/park"
+	"github.com/queengate/queengate/broker/store"
+)
+
+// landed is the one announcement of everything that lands messages: it wakes who waits for them. The change feed's
+// later line about the same offsets is then no news. It does not block.
+func (b *Broker) landed(all []fuse.Landed) {
+	for i := range all {
+		l := &all[i]
+		b.feed.saw(l.Partition, l.LastOffset)
+		b.park.Mark(l.Tenant, l.Queue, l.Partition, l.LastOffset, int64(l.Count))
+	}
+	b.feed.fold()
+}
+
+// settled tells the ring of an acknowledged partition that its lease has ended.
+func (b *Broker) settled(g *store.AckGroup, v *store.AckVerdict) {
+	if v.PartitionID == 0 || !v.LeaseReleased {
+		return
+	}
+	b.leases.released(g.Lease, v.PartitionID)
+	b.park.Release(park.Key{Tenant: g.Tenant, Queue: v.Queue, Group: g.Group}, v.PartitionID, v.Committed, v.LastOffset)
+}

@@ -1,0 +1,90 @@
+package broker
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/broker/fuse"
+	"github.com/queengate/queengate/wire"
+)
+
+// DefaultTenant owns everything while tenancy is off.
+var DefaultTenant = uuid.MustParse("00000000-0000-0000-0000-000000000001")
+
+// Config holds the values a broker runs with; cmd reads them from files and the environment. Zero values take the
+// defaults named.
+type Config struct {
+	Addr    string // listen address, ":6632"; not used when a listener is handed in
+	Version string // shown by /health
+
+	// Tenancy makes the broker take the tenant of a request from its signed token, and from nowhere else. Off, every
+	// request belongs to DefaultTenant and no tenant header is read.
+	Tenancy bool
+	Cell    string                       // slug of the cell: the audience of tokens
+	Keys    map[string]ed25519.PublicKey // by wire.KeyID; two during a rotation
+
+	MaxBodyBytes     int           // 64 MiB; above it 413
+	MaxParked        int           // 50,000 parked polls; above it 503 broker_overloaded
+	MaxPopMessages   int           // 10,000: a larger batch is answered with at most so many
+	ReadTimeout      time.Duration // 60 s for head and body of one request
+	WriteTimeout     time.Duration // 60 s for one answer
+	IdleTimeout      time.Duration // 120 s between two requests
+	DrainDelay       time.Duration // readiness is red for so long before the drain begins, for load balancers; 0
+	DrainTimeout     time.Duration // 20 s for requests in flight
+	ConfigureMode    wire.ConfigureMode
+	SubscriptionMode string // of a group's first pop that names none: "new" (default) or "all"
+
+	Fuse              fuse.Config
+	SegmentCacheBytes int64 // 64 MiB of opened segments
+	LeaseCacheBytes   int64 // 64 MiB of what was delivered under which lease
+}
+
+func (c Config) withDefaults() Config {
+	set(&c.Addr, ":6632")
+	set(&c.MaxBodyBytes, 64<<20)
+	set(&c.MaxParked, 50_000)
+	set(&c.MaxPopMessages, 10_000)
+	set(&c.ReadTimeout, time.Minute)
+	set(&c.WriteTimeout, time.Minute)
+	set(&c.IdleTimeout, 2*time.Minute)
+	set(&c.DrainTimeout, 20*time.Second)
+	set(&c.ConfigureMode, wire.ConfigureReplace)
+	set(&c.SubscriptionMode, "new")
+	set(&c.SegmentCacheBytes, 64<<20)
+	set(&c.LeaseCacheBytes, 64<<20)
+	return c
+}
+
+func set[T comparable](field *T, def T) {
+	var zero T
+	if *field == zero {
+		*field = def
+	}
+}
+
+// Validate reports every problem of the values, joined.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(!c.Tenancy || len(c.Keys) > 0, "broker.keys: tenancy needs at least one public key of the gateways")
+	check(!c.Tenancy || c.Cell != "", "broker.cell: tenancy needs the name of the cell")
+	for id, k := range c.Keys {
+		check(len(k) == ed25519.PublicKeySize, "broker.keys[%s]: %d bytes, want %d", id, len(k), ed25519.PublicKeySize)
+	}
+	check(c.MaxBodyBytes >= 1024, "broker.max_body_bytes = %d: want at least 1024", c.MaxBodyBytes)
+	check(c.MaxParked >= 1, "broker.max_parked = %d: want at least 1", c.MaxParked)
+	check(c.MaxPopMessages >= 1, "broker.max_pop_messages = %d: want at least 1", c.MaxPopMessages)
+	check(c.SubscriptionMode == "new" || c.SubscriptionMode == "all", "broker.subscription_mode = %q: want new or all", c.SubscriptionMode)
+	check(c.ConfigureMode == wire.ConfigureReplace || c.ConfigureMode == wire.ConfigureMerge, "broker.configure_mode = %q: want replace or merge", c.ConfigureMode)
+	check(c.DrainDelay >= 0, "broker.drain_delay = %v: want 0 or more", c.DrainDelay)
+	return errors.Join(errs...)
+}

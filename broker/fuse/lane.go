@@ -1,0 +1,177 @@
+package fuse
+
+import (
+	"sync"
+	"time"
+
+	"github.com/queengate/queengate/broker/segment"
+	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/wire"
+)
+
+// push is what one request has for one partition. Its frames and results are the caller's memory.
+type push struct {
+	frames []segment.Frame
+	out    []Result
+	done   func()
+	hashes []store.Hash
+	bytes  int64 // cost while pending
+	left   int   // frames without a verdict
+}
+
+var pushes = sync.Pool{New: func() any { return new(push) }}
+
+func newPush(frames []segment.Frame, out []Result, done func()) *push {
+	q := pushes.Get().(*push)
+	q.frames, q.out, q.done, q.left = frames, out, done, len(frames)
+	return q
+}
+
+// weigh hashes the frames and sums their cost, on the caller's goroutine and outside every lock. It refuses what no
+// segment can hold.
+func (q *push) weigh() *wire.Error {
+	q.bytes = 0
+	q.hashes = q.hashes[:0]
+	for i := range q.frames {
+		fr := &q.frames[i]
+		if len(fr.TransactionID) > segment.MaxText || len(fr.ProducerSub) > segment.MaxText || len(fr.TraceID) > segment.MaxText {
+			return wire.Errorf(wire.InvalidRequest, "a transaction, producer or trace id is longer than %d bytes", segment.MaxText)
+		}
+		q.bytes += int64(len(fr.TransactionID)+len(fr.Payload)+len(fr.ProducerSub)+len(fr.TraceID)) + frameCost
+		q.hashes = append(q.hashes, segment.HashID(fr.TransactionID))
+	}
+	if q.bytes > segment.MaxBody/2 {
+		return wire.Errorf(wire.PayloadTooLarge, "the messages for one partition are larger than %d bytes", segment.MaxBody/2)
+	}
+	return nil
+}
+
+// refuse gives every frame the same error.
+func (q *push) refuse(e *wire.Error) {
+	for i := range q.out {
+		q.out[i] = Result{Err: e}
+	}
+	q.left = 0
+}
+
+func (q *push) free() {
+	if cap(q.hashes) > 4096 {
+		q.hashes = nil
+	}
+	q.frames, q.out, q.done = nil, nil, nil
+	pushes.Put(q)
+}
+
+type laneState uint8
+
+const (
+	laneIdle    laneState = iota
+	laneReading           // waits for a sidecar read
+	laneReady             // stands in Fuser.ready
+	laneFlying            // its segment is in flight
+)
+
+// lane is a partition with work. Fuser.mu guards part, state and pending. The other fields belong to whoever moves the
+// lane: Fuser.mu while it is idle or ready, the flush or read that holds it otherwise.
+type lane struct {
+	part    store.Partition // as the latest push named it
+	state   laneState
+	pending []*push
+
+	suspects []*push // set apart: the cache has seen one of their frames
+	later    bool    // the last segment was clean, so suspects are next
+	retry    *batch  // what the last flush left undecided
+	entry    *entry  // nil without a dedup window
+}
+
+func (f *Fuser) newLaneLocked(id int64) *lane {
+	var l *lane
+	if n := len(f.spare); n > 0 {
+		l, f.spare = f.spare[n-1], f.spare[:n-1]
+	} else {
+		l = new(lane)
+	}
+	f.lanes[id] = l
+	return l
+}
+
+// settleLocked decides what a lane that nobody holds does next.
+func (f *Fuser) settleLocked(l *lane, now time.Time) {
+	f.cache.attach(l)
+	switch {
+	case l.retry != nil && l.retry.alone:
+		f.waitAloneLocked(l)
+	case l.retry != nil:
+		f.makeReadyLocked(l)
+	case f.wantsReadLocked(l, &now):
+		l.state = laneReading
+		f.reading.queue.push(l)
+		f.pumpReadsLocked()
+	case len(l.pending) > 0 || len(l.suspects) > 0:
+		f.makeReadyLocked(l)
+	default:
+		f.retireLocked(l, now)
+	}
+}
+
+func (f *Fuser) makeReadyLocked(l *lane) {
+	l.state = laneReady
+	f.ready.push(l)
+	if f.inFlight == 0 {
+		f.wake()
+	} else if f.inFlight < maxFlushes && !f.armed {
+		f.armed = true
+		f.wake()
+	}
+}
+
+func (f *Fuser) wake() {
+	select {
+	case f.wakeC <- struct{}{}:
+	default:
+	}
+}
+
+func (f *Fuser) retireLocked(l *lane, now time.Time) {
+	delete(f.lanes, l.part.ID)
+	if l.entry != nil {
+		if now.IsZero() {
+			now = time.Now()
+		}
+		f.cache.release(l.entry, now)
+	}
+	*l = lane{pending: l.pending[:0], suspects: l.suspects[:0]}
+	if len(f.spare) < maxSpare && cap(l.pending) <= 256 && cap(l.suspects) <= 256 {
+		f.spare = append(f.spare, l)
+	}
+}
+
+// queue is a ring of lanes.
+type queue struct {
+	ring    []*lane // length is a power of two
+	head, n int
+}
+
+func (q *queue) len() int { return q.n }
+
+func (q *queue) push(l *lane) {
+	if q.n == len(q.ring) {
+		bigger := make([]*lane, max(16, 2*len(q.ring)))
+		for i := range q.n {
+			bigger[i] = q.ring[(q.head+i)&(len(q.ring)-1)]
+		}
+		q.ring, q.head = bigger, 0
+	}
+	q.ring[(q.head+q.n)&(len(q.ring)-1)] = l
+	q.n++
+}
+
+func (q *queue) front() *lane { return q.ring[q.head] }
+
+func (q *queue) pop() *lane {
+	l := q.ring[q.head]
+	q.ring[q.head] = nil
+	q.head = (q.head + 1) & (len(q.ring) - 1)
+	q.n--
+	return l
+}

@@ -1,0 +1,76 @@
+package broker
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/wire"
+)
+
+// pinger asks the database whether it is there. Health routes are open to everybody, so callers share a round trip:
+// one that comes while another is under way takes its answer, and an answer serves for pingShared.
+type pinger struct {
+	ping func(context.Context) error
+
+	mu    sync.Mutex // guards below; held during a round trip, so callers wait for it
+	asked time.Time
+	err   error
+}
+
+const (
+	pingShared = 250 * time.Millisecond
+	pingLimit  = 2 * time.Second
+)
+
+func (p *pinger) check() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.asked) < pingShared {
+		return p.err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), pingLimit)
+	defer cancel()
+	p.err = p.ping(ctx)
+	p.asked = time.Now()
+	return p.err
+}
+
+// health answers 200 or 503 after a round trip to the database.
+func (b *Broker) health(x *exchange) error {
+	status, word, database := fasthttp.StatusOK, "healthy", "connected"
+	if err := b.pinger.check(); err != nil {
+		status, word, database = fasthttp.StatusServiceUnavailable, "unhealthy", "disconnected"
+	}
+	x.reply(status, func(dst []byte) []byte {
+		dst = append(dst, `{"status":"`+word+`","database":"`+database+`","engine":"postgres","version":`...)
+		return append(wire.AppendString(dst, b.cfg.Version), '}')
+	})
+	return nil
+}
+
+// livez answers 200 as long as the process serves.
+func (b *Broker) livez(x *exchange) error {
+	x.reply(fasthttp.StatusOK, func(dst []byte) []byte { return append(dst, `{"status":"alive"}`...) })
+	return nil
+}
+
+// readyz answers 200 when the database answers and the broker is not draining.
+func (b *Broker) readyz(x *exchange) error {
+	draining := b.draining.Load()
+	ready := !draining && b.pinger.check() == nil
+	status := fasthttp.StatusOK
+	if !ready {
+		status = fasthttp.StatusServiceUnavailable
+	}
+	x.reply(status, func(dst []byte) []byte {
+		dst = append(dst, `{"ready":`...)
+		dst = strconv.AppendBool(dst, ready)
+		dst = append(dst, `,"draining":`...)
+		return append(strconv.AppendBool(dst, draining), '}')
+	})
+	return nil
+}

@@ -1,0 +1,140 @@
+package broker
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/pgtest"
+	"github.com/queengate/queengate/migrations"
+)
+
+func TestDrainEndsParkedPollsAndFinishesTheRest(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			a := w.do("GET", "/api/v1/pop/queue/q?wait=true&timeout=60000", "")
+			if a.status != 204 {
+				t.Errorf("a drained poll: %d %s", a.status, a.body)
+			}
+		})
+	}
+	w.until("parked", func() bool { return w.b.park.Waiting() == 20 })
+	begin := time.Now()
+	w.stop()
+	wg.Wait()
+	if d := time.Since(begin); d > 10*time.Second {
+		t.Errorf("drained in %v", d)
+	}
+	if _, err := w.try("GET", "/livez", ""); err == nil {
+		t.Error("the listener is still open")
+	}
+}
+
+func TestReadinessTurnsRedBeforeTheDrain(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *Config) { c.DrainDelay = time.Second })
+	done := make(chan struct{})
+	go func() { w.stop(); close(done) }()
+	w.until("red", func() bool { return w.do("GET", "/readyz", "").status == 503 })
+	a := w.do("GET", "/livez", "").want(t, 200)
+	if !a.close {
+		t.Errorf("a draining broker keeps connections: %v", a.header)
+	}
+	w.one("q", "a") // still served
+	<-done
+}
+
+// TestStartAndStop runs brokers that are stopped at once, twice, before they begin and while they serve, and counts
+// goroutines afterwards.
+func TestStartAndStop(t *testing.T) {
+	pool := pgtest.New(t, migrations.Broker)
+	db := store.New(pool)
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := runtime.NumGoroutine()
+	log := slog.New(slog.DiscardHandler)
+	for i := range 25 {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := New(log, Deps{Store: db, Ping: pool.Ping, Listener: ln}, Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		if i%5 == 0 {
+			cancel() // before it begins
+		}
+		go func() { ended <- b.Run(ctx) }()
+		if i%5 > 2 {
+			r, err := http.Get("http://" + ln.Addr().String() + "/livez")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Body.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cancel()
+		if i%5 == 4 {
+			cancel() // twice
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatalf("run %d: %v", i, err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("run %d does not stop", i)
+		}
+		if err := b.Run(ctx); err == nil {
+			t.Error("a broker ran twice")
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > before+5; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
+
+func TestAnAddressInUseIsAnError(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	b := New(slog.New(slog.DiscardHandler), Deps{Store: store.New(nil)}, Config{Addr: ln.Addr().String()})
+	if err := b.Run(t.Context()); err == nil {
+		t.Error("two brokers listen on one address")
+	}
+}
+
+func TestConfigReportsEveryProblem(t *testing.T) {
+	t.Parallel()
+	if err := (Config{}).Validate(); err != nil {
+		t.Errorf("defaults: %v", err)
+	}
+	err := Config{Tenancy: true, MaxParked: -1, SubscriptionMode: "some", ConfigureMode: "x", MaxBodyBytes: 1}.Validate()
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, key := range []string{"broker.keys", "broker.cell", "broker.max_parked", "broker.subscription_mode", "broker.configure_mode", "broker.max_body_bytes"} {
+		if !strings.Contains(err.Error(), key) {
+			t.Errorf("%s is not reported: %v", key, err)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package broker
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/wire"
+)
+
+// metrics are the counters of the broker's own work. The queen_* families are those of the existing broker, under
+// which its dashboards look for them.
+type metrics struct {
+	registry *prometheus.Registry
+	panics   prometheus.Counter
+	hangups  prometheus.Counter
+	inFlight atomic.Int64 // requests
+
+	requests map[string]*[6]prometheus.Counter // by route, then by the first digit of the status
+	seconds  map[string]prometheus.Observer    // by route
+	calls    map[string]tally                  // push, pop, ack
+	flights  map[string]flights                // pop, ack
+}
+
+type tally struct{ requests, messages prometheus.Counter }
+
+type flights struct {
+	fired, items prometheus.Counter
+	seconds      prometheus.Observer
+}
+
+func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
+	if reg == nil {
+		reg = prometheus.NewRegistry()
+	}
+	m := &metrics{
+		registry: reg, requests: map[string]*[6]prometheus.Counter{}, seconds: map[string]prometheus.Observer{},
+		calls: map[string]tally{}, flights: map[string]flights{},
+	}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	m.panics = counter("queengate_broker_panics_total", "Requests that ended in a panic.")
+	m.hangups = counter("queengate_broker_hangups_total", "Waiting pops whose client hung up.")
+
+	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "queengate_broker_requests_total", Help: "Requests by route and class of status; route is empty when none matched.",
+	}, []string{"route", "status"})
+	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "queengate_broker_request_seconds", Help: "Time from the head of a request to its answer, waiting included.",
+		Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .25, .5, 1, 5, 30},
+	}, []string{"route"})
+	reg.MustRegister(requests, seconds)
+	patterns := []string{""}
+	for _, r := range wire.Routes {
+		patterns = append(patterns, r.Pattern)
+	}
+	for _, p := range patterns {
+		if m.requests[p] != nil {
+			continue
+		}
+		var byClass [6]prometheus.Counter
+		for class := 1; class < len(byClass); class++ {
+			byClass[class] = requests.WithLabelValues(p, fmt.Sprintf("%dxx", class))
+		}
+		m.requests[p] = &byClass
+		m.seconds[p] = seconds.WithLabelValues(p)
+	}
+
+	for _, op := range []string{"push", "pop", "ack"} {
+		m.calls[op] = tally{
+			requests: counter("queen_process_"+op+"_requests_total", "Answered "+op+" requests since start."),
+			messages: counter("queen_process_"+op+"_messages_total", "Messages of answered "+op+" requests since start."),
+		}
+	}
+	fired := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "queen_batches_fired_total", Help: "Statements shared by concurrent requests."}, []string{"op"})
+	items := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "queen_batch_items_fired_total", Help: "Calls that travelled in them."}, []string{"op"})
+	flight := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "queengate_broker_bundle_seconds", Help: "Duration of a statement shared by concurrent requests.",
+		Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .5, 5},
+	}, []string{"op"})
+	reg.MustRegister(fired, items, flight)
+	for _, op := range []string{"pop", "ack"} {
+		m.flights[op] = flights{fired.WithLabelValues(op), items.WithLabelValues(op), flight.WithLabelValues(op)}
+	}
+
+	gauge := func(name, help string, f func() float64) {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
+	}
+	since := time.Now()
+	gauge("queen_uptime_seconds", "Seconds since the broker was made.", func() float64 { return time.Since(since).Seconds() })
+	gauge("queengate_broker_requests_in_flight", "Requests that are being served, waiting ones included.", func() float64 { return float64(m.inFlight.Load()) })
+	gauge("queengate_broker_parked_polls", "Pops that wait.", func() float64 { return float64(b.park.Waiting()) })
+	gauge("queen_parked_long_polls", "Pops that wait, under the name of the existing broker.", func() float64 { return float64(b.park.Waiting()) })
+	gauge("queengate_broker_read_queues", "Queues somebody reads or has read lately.", func() float64 { return float64(b.park.Boards()) })
+	gauge("queengate_broker_database_away", "1 while the change feed cannot ask the database.", func() float64 {
+		if b.feed.away.Load() {
+			return 1
+		}
+		return 0
+	})
+	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "queengate_broker_wakes_total", Help: "Waiting pops that were handed a partition.",
+	}, func() float64 { return float64(b.park.Wakes()) }))
+	stats := func(name, help string, f func() uint64) {
+		reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(f()) }))
+	}
+	stats("queengate_broker_fuse_flushes_total", "Push bundles offered to the database.", func() uint64 { return b.fuser.Stats().Flushes })
+	stats("queengate_broker_fuse_segments_total", "Segments offered in them.", func() uint64 { return b.fuser.Stats().Segments })
+	stats("queengate_broker_fuse_stored_total", "Messages committed.", func() uint64 { return b.fuser.Stats().Stored })
+	stats("queengate_broker_fuse_duplicates_total", "Messages the database had seen before.", func() uint64 { return b.fuser.Stats().Duplicates })
+	stats("queengate_broker_fuse_refused_total", "Pushes refused because too many bytes were waiting.", func() uint64 { return b.fuser.Stats().Refused })
+	gauge("queengate_broker_fuse_pending_bytes", "Payload bytes that wait for a commit.", func() float64 { return float64(b.fuser.Stats().PendingBytes) })
+	gauge("queengate_broker_dedup_cache_bytes", "Bytes of the deduplication cache.", func() float64 { return float64(b.fuser.Stats().CacheBytes) })
+	return m
+}
+
+func (m *metrics) request(route string, status int, d time.Duration) {
+	byClass := m.requests[route]
+	if class := status / 100; class >= 1 && class < len(byClass) {
+		byClass[class].Inc()
+	}
+	m.seconds[route].Observe(d.Seconds())
+}
+
+func (m *metrics) count(op string, messages int) {
+	t := m.calls[op]
+	t.requests.Inc()
+	t.messages.Add(float64(messages))
+}
+
+func (m *metrics) pushed(messages int) { m.count("push", messages) }
+func (m *metrics) popped(messages int) { m.count("pop", messages) }
+func (m *metrics) acked(messages int)  { m.count("ack", messages) }
+
+// bundle returns the observer of a combiner.
+func (m *metrics) bundle(op string) func(items int, d time.Duration) {
+	f := m.flights[op]
+	return func(items int, d time.Duration) {
+		f.fired.Inc()
+		f.items.Add(float64(items))
+		f.seconds.Observe(d.Seconds())
+	}
+}
+
+// serveMetrics answers with everything on the registry in the Prometheus text format.
+func (b *Broker) serveMetrics(x *exchange) error {
+	families, err := b.metrics.registry.Gather()
+	if err != nil {
+		return fmt.Errorf("gather metrics: %w", err)
+	}
+	var out bytes.Buffer
+	format := expfmt.NewFormat(expfmt.TypeTextPlain)
+	enc := expfmt.NewEncoder(&out, format)
+	for _, f := range families {
+		if err := enc.Encode(f); err != nil {
+			return fmt.Errorf("encode metrics: %w", err)
+		}
+	}
+	x.ctx.Response.SetStatusCode(fasthttp.StatusOK)
+	x.ctx.Response.Header.SetContentType(string(format))
+	x.ctx.Response.SetBodyRaw(out.Bytes())
+	return nil
+}

@@ -1,0 +1,154 @@
+package broker
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/broker/store"
+)
+
+// names remembers what the names of tenants resolve to: queues with their options and partitions with their ids. Ids
+// are never used again and a deleted one is reported missing by the statement that meets it, so only options can be
+// stale, for at most refreshAge after the change feed has told of a change.
+type names struct {
+	version atomic.Int64 // configuration version of the database, from the change feed
+
+	mu         sync.RWMutex // guards all below
+	queues     map[queueKey]*knownQueue
+	partitions int
+}
+
+type queueKey struct {
+	tenant uuid.UUID
+	name   string
+}
+
+type knownQueue struct {
+	queue      *store.Queue // nil: does not exist, or was never looked up (asked zero)
+	asked      time.Time
+	version    int64 // of names when queue was read
+	partitions map[string]knownPartition
+}
+
+type knownPartition struct {
+	store.Partition
+	asked   time.Time
+	version int64
+}
+
+const (
+	// refreshAge is how long an entry is used after the configuration version has moved: it bounds the look-ups of a
+	// broker while somebody creates queues without pause.
+	refreshAge = 2 * time.Second
+	// maxKnownPartitions bounds the cache, which starts anew when it is full: about 200 bytes each.
+	maxKnownPartitions = 500_000
+)
+
+func newNames() *names { return &names{queues: map[queueKey]*knownQueue{}} }
+
+func (n *names) fresh(asked time.Time, version int64) bool {
+	return version == n.version.Load() || time.Since(asked) < refreshAge
+}
+
+// queue returns the queue, from memory when it may, nil when there is none.
+func (b *Broker) queue(tenant uuid.UUID, name string) (*store.Queue, error) {
+	n, k := b.names, queueKey{tenant, name}
+	n.mu.RLock()
+	known := n.queues[k]
+	hit := known != nil && !known.asked.IsZero() && n.fresh(known.asked, known.version)
+	var q *store.Queue
+	if hit {
+		q = known.queue
+	}
+	n.mu.RUnlock()
+	if hit {
+		return q, nil
+	}
+	version, asked := n.version.Load(), time.Now()
+	ctx, cancel := b.database()
+	defer cancel()
+	q, err := b.db.LookupQueue(ctx, tenant, name)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	known = n.knownLocked(k)
+	known.queue, known.asked, known.version = q, asked, version
+	return q, nil
+}
+
+func (n *names) knownLocked(k queueKey) *knownQueue {
+	known := n.queues[k]
+	if known == nil {
+		if n.partitions >= maxKnownPartitions {
+			clear(n.queues)
+			n.partitions = 0
+		}
+		known = &knownQueue{partitions: map[string]knownPartition{}}
+		n.queues[k] = known
+		n.partitions++ // an entry of its own, so that names of absent queues are bounded too
+	}
+	return known
+}
+
+// partition returns a partition from memory.
+func (n *names) partition(tenant uuid.UUID, queue, name string) (store.Partition, bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	known := n.queues[queueKey{tenant, queue}]
+	if known == nil {
+		return store.Partition{}, false
+	}
+	p, ok := known.partitions[name]
+	return p.Partition, ok && n.fresh(p.asked, p.version)
+}
+
+// learn remembers resolved partitions, all read when the configuration version was version.
+func (n *names) learn(version int64, ps []store.Partition) {
+	now := time.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, p := range ps {
+		if p.ID == 0 {
+			continue
+		}
+		known := n.knownLocked(queueKey{p.Tenant, p.Queue})
+		if known.queue == nil {
+			known.asked = time.Time{} // it exists after all
+		}
+		if _, ok := known.partitions[p.Name]; !ok {
+			n.partitions++
+		}
+		known.partitions[p.Name] = knownPartition{p, now, version}
+	}
+}
+
+// forget drops what is known of a queue.
+func (n *names) forget(tenant uuid.UUID, queue string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	k := queueKey{tenant, queue}
+	if known := n.queues[k]; known != nil {
+		n.partitions -= len(known.partitions) + 1
+		delete(n.queues, k)
+	}
+}
+
+// clear forgets everything.
+func (n *names) clear() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.queues)
+	n.partitions = 0
+}
+
+// empty reports that nothing is remembered.
+func (n *names) empty() bool {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return len(n.queues) == 0
+}

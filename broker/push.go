@@ -1,0 +1,245 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/broker/fuse"
+	"github.com/queengate/queengate/broker/segment"
+	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/wire"
+)
+
+// pushRepeats is how often items are offered again whose partition was deleted between its look-up and the write.
+const pushRepeats = 2
+
+// push stores the items of a request and answers 201 with a verdict for each, in request order.
+//
+// Every queue and partition is resolved or created before the first item is offered, so a refusal over a cap stores
+// nothing. Payloads alias the request body, which stays in place until the handler returns.
+func (b *Broker) push(x *exchange) error {
+	batch, err := b.scanPush(x)
+	if err != nil {
+		return err
+	}
+	if err := batch.resolve(batch.groups); err != nil {
+		return err
+	}
+	batch.submit(batch.groups)
+	for range pushRepeats {
+		missing := batch.missing()
+		if len(missing) == 0 {
+			break
+		}
+		if err := batch.resolve(missing); err != nil {
+			e := wire.AsError(err)
+			for _, g := range missing {
+				g.fail(e)
+			}
+			break
+		}
+		batch.submit(missing)
+	}
+	results, refusal := batch.results()
+	if refusal != nil {
+		return refusal
+	}
+	b.metrics.pushed(len(results))
+	x.reply(fasthttp.StatusCreated, func(dst []byte) []byte { return wire.AppendPushResults(dst, results) })
+	return nil
+}
+
+// pushBatch is one push request on its way.
+type pushBatch struct {
+	b      *Broker
+	who    *identity
+	items  []pushPlace
+	groups []*pushGroup
+	byName map[store.Pair]*pushGroup
+}
+
+// pushPlace says where the verdict of one item stands. Items that repeat a transaction id share the first one's place.
+type pushPlace struct {
+	group    *pushGroup
+	frame    int
+	follower bool
+}
+
+// pushGroup is the items of one partition, in request order.
+type pushGroup struct {
+	pair      store.Pair
+	partition store.Partition
+	frames    []segment.Frame
+	out       []fuse.Result
+	first     map[string]int // transaction id to frame, from the second item that names one
+	redo      []int          // while repeating: the frames that are offered again
+}
+
+func (b *Broker) scanPush(x *exchange) (*pushBatch, error) {
+	p := &pushBatch{b: b, who: &x.who}
+	err := wire.ScanPush(x.ctx.PostBody(), func(_ int, item wire.PushItem) error {
+		p.add(item)
+		return nil
+	})
+	return p, err
+}
+
+func (p *pushBatch) add(item wire.PushItem) {
+	g := p.group(store.Pair{Queue: item.Queue, Partition: item.Partition})
+	txn := item.TransactionID
+	if txn == "" {
+		txn = httpkit.NewUUID().String()
+	} else if i, seen := g.find(txn); seen {
+		p.items = append(p.items, pushPlace{g, i, true})
+		return
+	}
+	p.items = append(p.items, pushPlace{g, len(g.frames), false})
+	g.frames = append(g.frames, segment.Frame{TransactionID: txn, Payload: item.Payload, ProducerSub: p.who.subject})
+}
+
+// group returns the group of a partition. Most requests name one, or the same one many times in a row.
+func (p *pushBatch) group(pair store.Pair) *pushGroup {
+	if n := len(p.items); n > 0 {
+		if last := p.items[n-1].group; last.pair == pair {
+			return last
+		}
+	}
+	if g := p.byName[pair]; g != nil {
+		return g
+	}
+	g := &pushGroup{pair: pair}
+	p.groups = append(p.groups, g)
+	if p.byName == nil {
+		p.byName = make(map[store.Pair]*pushGroup, 1)
+	}
+	p.byName[pair] = g
+	return g
+}
+
+// find returns the frame of the group that has the transaction id, remembering it for the frame that comes next.
+func (g *pushGroup) find(txn string) (int, bool) {
+	if g.first == nil {
+		g.first = make(map[string]int, 1)
+	}
+	if i, ok := g.first[txn]; ok {
+		return i, true
+	}
+	g.first[txn] = len(g.frames)
+	return 0, false
+}
+
+// resolve finds or creates the partitions of groups, in one statement for all that are not known.
+func (p *pushBatch) resolve(groups []*pushGroup) error {
+	var pairs []store.Pair
+	var unknown []*pushGroup
+	for _, g := range groups {
+		if known, ok := p.b.names.partition(p.who.tenant, g.pair.Queue, g.pair.Partition); ok {
+			g.partition = known
+			continue
+		}
+		pairs = append(pairs, g.pair)
+		unknown = append(unknown, g)
+	}
+	if len(pairs) == 0 {
+		return nil
+	}
+	version := p.b.names.version.Load()
+	ctx, cancel := p.b.database()
+	defer cancel()
+	found, err := p.b.db.Provision(ctx, p.who.tenant, pairs, p.who.caps)
+	if err != nil {
+		return err
+	}
+	p.b.names.learn(version, found)
+	for i, g := range unknown {
+		g.partition = found[i]
+		p.b.park.Named(p.who.tenant, g.pair.Queue, g.pair.Partition, found[i].ID)
+	}
+	return nil
+}
+
+// submit offers the groups to the fuser, all at once, and waits for all verdicts.
+func (p *pushBatch) submit(groups []*pushGroup) {
+	var wg sync.WaitGroup
+	wg.Add(len(groups))
+	for _, g := range groups {
+		if g.redo == nil {
+			g.out = make([]fuse.Result, len(g.frames))
+			p.b.fuser.Start(g.partition, g.frames, g.out, wg.Done)
+			continue
+		}
+		frames, out := make([]segment.Frame, len(g.redo)), make([]fuse.Result, len(g.redo))
+		for i, at := range g.redo {
+			frames[i] = g.frames[at]
+		}
+		p.b.fuser.Start(g.partition, frames, out, func() {
+			for i, at := range g.redo {
+				g.out[at] = out[i]
+			}
+			wg.Done()
+		})
+	}
+	wg.Wait()
+}
+
+// missing returns the groups with frames whose partition had vanished, prepared to be offered again.
+func (p *pushBatch) missing() (again []*pushGroup) {
+	for _, g := range p.groups {
+		g.redo = nil
+		for i := range g.out {
+			if g.out[i].Missing {
+				g.redo = append(g.redo, i)
+			}
+		}
+		if g.redo != nil {
+			p.b.names.forget(p.who.tenant, g.pair.Queue)
+			again = append(again, g)
+		}
+	}
+	return again
+}
+
+func (g *pushGroup) fail(e *wire.Error) {
+	for _, i := range g.redo {
+		g.out[i] = fuse.Result{Err: e}
+	}
+}
+
+// results turns the verdicts into the answer, or into one refusal when not a single item was stored or known.
+func (p *pushBatch) results() ([]wire.PushResult, *wire.Error) {
+	results := make([]wire.PushResult, len(p.items))
+	var refusal *wire.Error
+	stored := len(p.items) == 0
+	for i, at := range p.items {
+		g := at.group
+		v := &g.out[at.frame]
+		r := wire.PushResult{Index: i, TransactionID: g.frames[at.frame].TransactionID, Queue: g.pair.Queue}
+		switch {
+		case v.Err != nil || v.Missing:
+			e := &wire.Error{Code: wire.Internal, Detail: "the queue is being deleted"}
+			if v.Err != nil {
+				e = wire.AsError(v.Err)
+			}
+			if refusal == nil || e.Outcome == wire.OutcomeUnknown {
+				refusal = e
+			}
+			r.Status, r.Offset, r.Error = wire.Failed, -1, e.Text()
+			r.MessageID = uuid.Nil
+		default:
+			stored = true
+			r.Status, r.Offset = wire.Queued, v.Offset
+			if v.Duplicate || at.follower {
+				r.Status = wire.Duplicate
+			}
+			r.MessageID = segment.MessageID(v.CreatedAt, v.Offset, g.partition.ID)
+		}
+		results[i] = r
+	}
+	if stored {
+		return results, nil
+	}
+	return nil, refusal
+}

@@ -1,0 +1,133 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/wire"
+)
+
+// exchange is one request and its answer.
+type exchange struct {
+	ctx       *fasthttp.RequestCtx
+	begin     time.Time
+	requestID string
+	route     *wire.Route
+	params    wire.Params
+	who       identity
+	gone      bool // the client hung up: there is nobody to answer
+}
+
+// statusGone is logged for a client that hung up; it never goes over the wire.
+const statusGone = 499
+
+// handlers has one entry per Op of wire.Routes; a test holds the two together.
+var handlers = map[wire.Op]func(*Broker, *exchange) error{
+	wire.OpPush:         (*Broker).push,
+	wire.OpPop:          (*Broker).pop,
+	wire.OpPopPartition: (*Broker).pop,
+	wire.OpAck:          (*Broker).ack,
+	wire.OpAckBatch:     (*Broker).ack,
+	wire.OpExtend:       (*Broker).extend,
+	wire.OpConfigure:    (*Broker).configure,
+	wire.OpListQueues:   (*Broker).listQueues,
+	wire.OpGetQueue:     (*Broker).queueDetail,
+	wire.OpDeleteQueue:  (*Broker).deleteQueue,
+	wire.OpHealth:       (*Broker).health,
+	wire.OpLivez:        (*Broker).livez,
+	wire.OpReadyz:       (*Broker).readyz,
+	wire.OpMetrics:      (*Broker).serveMetrics,
+	wire.OpTenantUsage:  (*Broker).tenantUsage,
+	wire.OpTenantNames:  (*Broker).tenantNames,
+}
+
+// serve answers one request: route, identity, use case, and one place for errors, metrics and the log line.
+func (b *Broker) serve(ctx *fasthttp.RequestCtx) {
+	b.metrics.inFlight.Add(1)
+	defer b.metrics.inFlight.Add(-1)
+	x := &exchange{ctx: ctx, begin: time.Now(), requestID: httpkit.TakeRequestID(ctx.Request.Header.Peek(wire.HeaderRequestID))}
+	ctx.Response.Header.Set(wire.HeaderRequestID, x.requestID)
+	err := b.dispatch(x)
+	var e *wire.Error
+	if err != nil {
+		e = wire.AsError(err)
+		httpkit.WriteError(ctx, e, x.requestID)
+	}
+	if b.draining.Load() {
+		ctx.SetConnectionClose() // the client finds a broker that stays
+	}
+	b.conclude(x, e)
+}
+
+func (b *Broker) dispatch(x *exchange) error {
+	h := &x.ctx.Request.Header
+	if len(h.Peek(fasthttp.HeaderTrailer)) > 0 || len(h.PeekTrailerKeys()) > 0 {
+		// A trailer can move a header of ours behind the body.
+		return &wire.Error{Code: wire.InvalidRequest, Detail: "trailers are not accepted", Close: true}
+	}
+	var err error
+	if x.route, x.params, err = wire.Match(string(h.Method()), x.ctx.URI().PathOriginal()); err != nil {
+		return err
+	}
+	if x.who, err = b.verifier.identify(h, x.route, x.begin); err != nil {
+		return err
+	}
+	return handlers[x.route.Op](b, x)
+}
+
+// conclude counts and logs a request that has been answered.
+func (b *Broker) conclude(x *exchange, e *wire.Error) {
+	a := httpkit.Access{
+		RequestID: x.requestID, Cluster: x.who.cluster, Status: x.ctx.Response.StatusCode(),
+		Duration: time.Since(x.begin), BytesIn: len(x.ctx.Request.Body()), BytesOut: len(x.ctx.Response.Body()),
+		Principal: x.who.subject,
+	}
+	if x.gone {
+		a.Status = statusGone
+	}
+	if x.route != nil {
+		a.Method, a.Route = x.route.Method, x.route.Pattern
+		if x.who.tenant != uuid.Nil && b.log.Enabled(context.Background(), slog.LevelInfo) {
+			a.Tenant = x.who.tenant.String()
+		}
+	} else {
+		a.Method = string(x.ctx.Method())
+	}
+	if e != nil {
+		a.Code = string(e.Code)
+		if e.Limit != nil {
+			a.Limit = e.Limit.Name
+		}
+		a.Err = e.Unwrap()
+	}
+	b.metrics.request(a.Route, a.Status, a.Duration)
+	a.Log(b.log)
+}
+
+// refuseHead answers what could not be read as a request.
+func (b *Broker) refuseHead(ctx *fasthttp.RequestCtx, err error) {
+	x := &exchange{ctx: ctx, begin: time.Now(), requestID: httpkit.NewRequestID()}
+	e := httpkit.HeadError(err)
+	httpkit.WriteError(ctx, e, x.requestID)
+	b.conclude(x, e)
+}
+
+// reply answers status with the JSON that fill appends; the buffer is the pooled one of the response.
+func (x *exchange) reply(status int, fill func(dst []byte) []byte) {
+	r := &x.ctx.Response
+	r.SetStatusCode(status)
+	r.Header.SetContentType(httpkit.ContentTypeJSON)
+	r.SwapBody(fill(r.SwapBody(nil)[:0]))
+}
+
+// away reports an error that says the database could not be asked.
+func away(err error) bool {
+	var e *wire.Error
+	return errors.As(err, &e) && e.Code == wire.DatabaseUnavailable
+}

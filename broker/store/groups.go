@@ -1,0 +1,60 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/wire"
+)
+
+// maxAbsentRegistrations bounds what a tenant may register for queues that do not exist. Callers that race may pass
+// it by their number: it guards the table, not a plan.
+const maxAbsentRegistrations = 10_000
+
+var (
+	sqlRegister = statement(`SELECT queen.register_group($1, $2, $3, $4, $5, $6)`)
+	sqlSeed     = statement(`SELECT queen.seed_cursors($1, $2)`)
+)
+
+// Register records the group on the queue at its first pop and seeds cursors for the existing partitions, in one
+// statement and one commit; later calls change nothing, whatever their seed. The queue need not exist.
+//
+// SeedNew starts existing partitions at their end; partitions created later deliver everything. SeedTimestamp starts
+// each partition at the first segment stamped at or after seed.From, and at its end when there is none. The group
+// wire.QueueModeGroup has no registration and always starts with the log: for it Register does nothing.
+//
+// Errors: wire.QuotaExceeded when the queue does not exist and the tenant has 10,000 such registrations already.
+func (s *Store) Register(ctx context.Context, tenant uuid.UUID, group, queue string, seed Seed) error {
+	if group == wire.QueueModeGroup {
+		return nil
+	}
+	var mode string
+	var from *time.Time
+	switch seed.Mode {
+	case wire.SeedNew:
+		mode = "new"
+	case wire.SeedTimestamp:
+		mode, from = "timestamp", &seed.From
+	default:
+		mode = "all"
+	}
+	var outcome string
+	if err := s.commit(ctx, "register group", sqlRegister,
+		[]any{tenant, group, queue, mode, from, maxAbsentRegistrations}, []any{&outcome}); err != nil {
+		return err
+	}
+	if outcome == "full" {
+		e := wire.Errorf(wire.QuotaExceeded, "%d consumer groups are registered on queues that do not exist; create the queues first", maxAbsentRegistrations)
+		e.Limit = &wire.Limit{Name: "registrations", Limit: maxAbsentRegistrations, Used: maxAbsentRegistrations, Unit: "groups"}
+		return e
+	}
+	return nil
+}
+
+// seedCursors creates missing cursors by the registrations of their groups. It is a statement of its own, without
+// another lock held, so that first contacts cannot wait for each other in a circle.
+func (s *Store) seedCursors(ctx context.Context, partitions []int64, groups []string) error {
+	return s.commit(ctx, "seed cursors", sqlSeed, []any{partitions, groups}, []any{new(int64)})
+}

@@ -1,0 +1,76 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// What a group has not consumed yet, and since when it may have it. The head of a partition is looked up only under a
+// delay. Indexes: log_partitions (queue_id, name) or its key, log_consumers_pkey, log_segments_pkey. No lock.
+const sqlPendingColumns = `
+SELECT p.id, p.last_offset, coalesce(k.committed, -1),
+       CASE WHEN k.lease_expires_at > clock_timestamp() THEN k.lease_expires_at END,
+       CASE WHEN h.created_at + d.delay > clock_timestamp() THEN h.created_at + d.delay END,
+       d.consumer_group`
+
+const sqlPendingJoins = `
+  LEFT JOIN queen.log_consumers k ON k.partition_id = p.id AND k.consumer_group = d.consumer_group
+  LEFT JOIN LATERAL (
+        SELECT g.created_at FROM queen.log_segments g
+         WHERE d.delay > interval '0' AND g.partition_id = p.id
+           AND g.base_offset >= coalesce((
+                SELECT f.base_offset FROM queen.log_segments f
+                 WHERE f.partition_id = p.id AND f.base_offset <= coalesce(k.committed + 1, p.log_start)
+                 ORDER BY f.base_offset DESC LIMIT 1), 0)
+           AND g.end_offset > coalesce(k.committed, p.log_start - 1)
+         ORDER BY g.base_offset LIMIT 1) h ON true
+ WHERE p.last_offset > coalesce(k.committed, p.log_start - 1)`
+
+var (
+	sqlPending = statement(sqlPendingColumns + `
+  FROM (SELECT $2::text COLLATE "C" AS consumer_group, $3::bigint * interval '1 ms' AS delay) d
+  JOIN queen.log_partitions p ON p.queue_id = $1` + sqlPendingJoins + ` ORDER BY p.id`)
+	sqlPendingOf = statement(sqlPendingColumns + `
+  FROM (SELECT n, id, consumer_group COLLATE "C" AS consumer_group, delay * interval '1 ms' AS delay
+          FROM unnest($1::bigint[], $2::text[], $3::bigint[]) WITH ORDINALITY AS u(id, consumer_group, delay, n)) d
+  JOIN queen.log_partitions p ON p.id = d.id` + sqlPendingJoins + ` ORDER BY d.n`)
+)
+
+// Pending returns the partitions of the queue with messages behind the group's cursor, in id order: the seed of a
+// ready ring. A partition without a cursor counts as pending while it holds anything; one that retention emptied
+// counts until a claim seals it. So it may say too much, never too little.
+func (s *Store) Pending(ctx context.Context, queueID int64, group string, delay time.Duration) ([]Pending, error) {
+	return s.pending(ctx, sqlPending, queueID, group, delay.Milliseconds())
+}
+
+// PendingOf is Pending for some (partition, group) pairs, given as parallel slices: the one set-based probe per second
+// for partitions behind foreign leases. Pairs without pending messages are not in the result, the others stand in the order given.
+func (s *Store) PendingOf(ctx context.Context, partitions []int64, groups []string, delay []time.Duration) ([]Pending, error) {
+	ms := make([]int64, len(delay))
+	for i, d := range delay {
+		ms[i] = d.Milliseconds()
+	}
+	return s.pending(ctx, sqlPendingOf, partitions, groups, ms)
+}
+
+func (s *Store) pending(ctx context.Context, sql string, args ...any) ([]Pending, error) {
+	var out []Pending
+	err := s.query(ctx, "pending partitions", sql, args, func(rows pgx.Rows) error {
+		var p Pending
+		var leased, visible *time.Time
+		if err := rows.Scan(&p.PartitionID, &p.LastOffset, &p.Committed, &leased, &visible, &p.Group); err != nil {
+			return err
+		}
+		if leased != nil {
+			p.LeasedUntil = leased.UTC()
+		}
+		if visible != nil {
+			p.VisibleAt = visible.UTC()
+		}
+		out = append(out, p)
+		return nil
+	})
+	return out, err
+}

@@ -1,0 +1,89 @@
+// Package store runs every SQL statement on messages, cursors and leases.
+//
+// A Store is a thin, typed face of the routines in schema queen: queues and partitions (provision, configure, delete,
+// list), the push of many segments in one statement and one commit, the hash sidecar that makes deduplication exact,
+// claims, acknowledgements, and the feeds by which brokers learn of each other's writes. Bytes of segments pass
+// through unread.
+//
+// Ordering: offsets of a partition are gapless and their created_at never falls; both are decided under the row lock
+// of the partition. Durability: a nil error means committed. Statements that commit are not cancelled by their
+// context (design.md 5.10): a cancel could hit a commit that waits for its standby and would leave the outcome
+// unknown. Their bounds are the session's statement_timeout and lock_timeout; the context only bounds the wait for a
+// free connection. Reads obey their context throughout.
+//
+// Errors are *wire.Error: verdicts with their own code, everything else DatabaseUnavailable or Internal with an
+// outcome, none or unknown.
+package store
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/queengate/queengate/internal/pg"
+	"github.com/queengate/queengate/wire"
+)
+
+// Store runs every SQL statement on messages, cursors and leases. Safe for concurrent use.
+type Store struct {
+	pool *pgxpool.Pool
+	options
+}
+
+// New returns a Store on pool; it does no I/O.
+func New(pool *pgxpool.Pool, opts ...Option) *Store {
+	s := &Store{pool: pool, options: defaultOptions()}
+	for _, o := range opts {
+		o(&s.options)
+	}
+	return s
+}
+
+// statements are the texts that one test prepares against a migrated database.
+var statements []string
+
+// statement registers the text of a package-level SQL statement.
+func statement(sql string) string {
+	statements = append(statements, sql)
+	return sql
+}
+
+// acquire takes a connection, waiting as long as ctx lives. Whatever goes wrong here, nothing was asked yet.
+func (s *Store) acquire(ctx context.Context, op string) (*pgxpool.Conn, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err == nil {
+		return conn, nil
+	}
+	err = pg.Error(op, err)
+	if we, ok := errors.AsType[*wire.Error](err); ok {
+		we.Outcome = wire.OutcomeNone
+	}
+	return nil, err
+}
+
+// commit runs one committing statement and scans its only row into dest. ctx bounds the wait for a connection.
+func (s *Store) commit(ctx context.Context, op, sql string, args, dest []any) error {
+	conn, err := s.acquire(ctx, op)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return pg.Error(op, conn.QueryRow(context.WithoutCancel(ctx), sql, args...).Scan(dest...))
+}
+
+// query runs a read and calls each for every row.
+func (s *Store) query(ctx context.Context, op, sql string, args []any, each func(pgx.Rows) error) error {
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return pg.Error(op, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows); err != nil {
+			return pg.Error(op, err)
+		}
+	}
+	return pg.Error(op, rows.Err())
+}

@@ -1,0 +1,199 @@
+package store
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/wire"
+)
+
+// Queue is a queue row: identity and options are the same row.
+type Queue struct {
+	ID      int64
+	UID     uuid.UUID
+	Tenant  uuid.UUID
+	Name    string
+	Options wire.QueueOptions
+	Created time.Time
+}
+
+// Partition is a resolved partition with the facts of its queue that a push or pop needs. ID 0 means it does not exist.
+type Partition struct {
+	ID          int64
+	UID         uuid.UUID
+	QueueID     int64
+	Tenant      uuid.UUID
+	Queue       string
+	Name        string
+	DedupWindow time.Duration // 0: no probe
+}
+
+// Pair names a partition of a tenant.
+type Pair struct{ Queue, Partition string }
+
+// Caps are the counts a tenant may reach; nil means unlimited. MaxPartitions is per queue and does not count Default.
+type Caps struct{ MaxQueues, MaxPartitions *int64 }
+
+// Hash is the identity of a transaction id: SHA-256 truncated to 128 bits.
+type Hash = [16]byte
+
+// Segment is one encoded segment offered to PushBundle. A partition may appear only once in a bundle.
+type Segment struct {
+	PartitionID int64
+	Tenant      uuid.UUID // whose retained bytes grow
+	Count       int
+	RawBytes    int64         // payload bytes as sent
+	Verified    int64         // the cache vouches for every sidecar row up to this offset; -1: probe the whole window
+	DedupWindow time.Duration // 0: no probe
+	Blob        []byte        // package segment
+	Hashes      []byte        // 16 × Count
+}
+
+// PushStatus is what PushBundle did with one segment.
+type PushStatus uint8
+
+const (
+	PushStored    PushStatus = iota // committed
+	PushDuplicate                   // nothing written: Dups names the frames seen before
+	PushBusy                        // nothing written: another session holds the partition row
+	PushMissing                     // nothing written: the partition does not exist (deleted); provision again
+)
+
+// Dup is a frame that was seen before.
+type Dup struct {
+	Frame     int // index in the offered segment
+	Offset    int64
+	CreatedAt time.Time // of the original
+}
+
+// PushVerdict answers one segment of a bundle, in input order.
+type PushVerdict struct {
+	Status     PushStatus
+	Base       int64     // first offset (PushStored)
+	CreatedAt  time.Time // stamped under the partition lock, never before its predecessor
+	LastOffset int64     // of the partition as seen under the lock, after this push (PushStored, PushDuplicate)
+	Dups       []Dup     // PushDuplicate: in frame order, each with its lowest original offset
+}
+
+// Seed says where a group starts on a partition it has no cursor for yet (spec/broker-engine.md 3.7).
+type Seed struct {
+	Mode wire.SeedMode
+	From time.Time // for SeedTimestamp
+}
+
+// Candidate verdicts of a claim.
+type ClaimStatus uint8
+
+const (
+	ClaimTook    ClaimStatus = iota // messages are leased (or committed under autoAck)
+	ClaimEmpty                      // no foreign lease and nothing deliverable; see VisibleAt
+	ClaimLeased                     // a live foreign lease until Until, or its row was locked while data is pending
+	ClaimSkipped                    // the budget was spent before this candidate was looked at
+	ClaimMissing                    // the partition does not exist any more
+)
+
+// Claim is one pop's wish: try Candidates in order until Budget messages or MaxPartitions partitions are taken.
+type Claim struct {
+	Candidates    []int64 // partition ids, all of one queue
+	QueueID       int64
+	Group         string
+	Worker        uuid.UUID     // becomes the lease id
+	Lease         time.Duration // > 0
+	Delay         time.Duration // delayedProcessing: only messages at least this old
+	Window        time.Duration // windowBuffer: nothing while the newest message is younger than this
+	Budget        int           // messages, at least 1
+	MaxPartitions int           // 0: no cap
+	AutoAck       bool
+}
+
+// StoredSegment is a segment as delivered by a claim.
+type StoredSegment struct {
+	Base, End int64 // inclusive
+	CreatedAt time.Time
+	Blob      []byte
+}
+
+// Claimed is the verdict on one candidate, in the order of Claim.Candidates.
+type Claimed struct {
+	PartitionID int64
+	Status      ClaimStatus
+	UID         uuid.UUID
+	Name        string
+	After       int64 // span (After, Through] is delivered
+	Through     int64
+	Segments    []StoredSegment // cover the span; the first and last may reach beyond it
+	Attempt     int             // deliveries of a batch that starts here, from 1
+	Expires     time.Time       // of our lease, database clock
+	Until       time.Time       // ClaimLeased: when the foreign lease ends
+	VisibleAt   time.Time       // ClaimEmpty: when delayed messages become visible; zero when none are pending
+	LastOffset  int64           // ClaimTook, ClaimEmpty: the partition's last offset: Through == LastOffset means drained
+}
+
+// AckItem is one acknowledgement of a group.
+type AckItem struct {
+	Hash   Hash
+	Status wire.AckStatus
+	Reason string
+	// Offset is the message's offset when the broker knows it from the lease it granted, else -1: the routine then
+	// resolves Hash inside the leased span.
+	Offset int64
+	// TransactionID is the id as sent; a dead letter whose segment retention removed is filed under it. Optional.
+	TransactionID string
+}
+
+// AckGroup is all acknowledgements of one request for one (partition, lease): evaluated together, one decision.
+type AckGroup struct {
+	Tenant    uuid.UUID
+	Partition uuid.UUID
+	Group     string
+	Lease     string // as sent; "" skips the ownership check
+	Items     []AckItem
+}
+
+// AckItemVerdict answers one item of a group, in input order.
+type AckItemVerdict struct {
+	Success bool
+	Error   string
+	DLQ     bool
+	Noop    bool
+}
+
+// AckVerdict answers one group.
+type AckVerdict struct {
+	Items         []AckItemVerdict
+	LeaseReleased bool  // this call ended a live lease
+	PartitionID   int64 // 0 when unknown
+	QueueID       int64
+	Queue         string
+	Committed     int64 // cursor after the call; -1 also when the group has none
+	LastOffset    int64 // of the partition: Committed < LastOffset means more is pending
+	Advanced      int64 // messages crossed
+}
+
+// Pending is a partition with messages behind a group's cursor.
+type Pending struct {
+	PartitionID int64
+	Group       string
+	LastOffset  int64
+	Committed   int64     // -1 when the group has no cursor yet
+	LeasedUntil time.Time // zero when free
+	VisibleAt   time.Time // when its first pending message may be delivered; zero: now
+}
+
+// Change is one line of the change feed: a partition written lately.
+type Change struct {
+	PartitionID int64
+	QueueID     int64
+	Tenant      uuid.UUID
+	Queue       string
+	LastOffset  int64
+}
+
+// Usage is what a tenant occupies.
+type Usage struct {
+	Tenant        uuid.UUID
+	RetainedBytes int64 // raw payload bytes as sent
+	Queues        int64
+	ComputedAt    time.Time
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+
+	"github.com/queengate/queengate/internal/datadir"
+	"github.com/queengate/queengate/internal/obs"
+	"github.com/queengate/queengate/internal/run"
+)
+
+// runBroker runs a broker until ctx ends.
+func runBroker(ctx context.Context, in *invocation) error {
+	c, err := in.load(nil)
+	if err != nil {
+		return err
+	}
+	log, err := in.stderrLogger(c)
+	if err != nil {
+		return err
+	}
+	keys, err := readPublicKeys(c.Broker.CellKeys, datadir.ParseCellPublicKey)
+	if err != nil {
+		return usageError{err}
+	}
+	pool, err := openPool(ctx, "postgres.dsn", c.Postgres, c.BrokerPool, "queengate-broker")
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	ln, err := listen(ctx, "broker.addr", c.Broker.Addr)
+	if err != nil {
+		return err
+	}
+	reg := obs.NewRegistry()
+	b, err := newBroker(log, &c.Broker, keys, pool, reg, ln)
+	if err != nil {
+		return err
+	}
+	group := run.New(log, stopBudget)
+	ops, err := listen(ctx, "ops", c.Ops)
+	if err != nil {
+		return err
+	}
+	if ops != nil {
+		group.Add("ops", obs.NewOps(log, ops, reg, map[string]obs.Health{"database": pinged(pool)}))
+	}
+	group.Add("broker", b)
+	return group.Run(ctx)
+}

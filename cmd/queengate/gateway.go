@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	cryptotls "crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/queengate/queengate/internal/conf"
+	"github.com/queengate/queengate/internal/datadir"
+	"github.com/queengate/queengate/internal/obs"
+	"github.com/queengate/queengate/internal/run"
+)
+
+// runGateway runs a gateway until ctx ends.
+func runGateway(ctx context.Context, in *invocation) error {
+	c, err := in.load(nil)
+	if err != nil {
+		return err
+	}
+	log, err := in.stderrLogger(c)
+	if err != nil {
+		return err
+	}
+	key, err := datadir.ParseCellKey([]byte(c.Gateway.CellKey.Reveal()))
+	if err != nil {
+		return usageError{fmt.Errorf("gateway.cell_key = redacted: %w", err)}
+	}
+	certificate, err := c.certificate(log)
+	if err != nil {
+		return err
+	}
+	pool, err := openPool(ctx, "postgres.control_dsn", c.control(), c.ControlPool, "queengate-gateway")
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	redisHealth, closeRedis, err := openRedis(ctx, c.Redis)
+	if err != nil {
+		return err
+	}
+	defer closeRedis()
+
+	reg := obs.NewRegistry()
+	g, book, err := newGateway(ctx, log, &c.Gateway, key, pool, reg)
+	if err != nil {
+		return err
+	}
+	plain, err := listen(ctx, "http", c.HTTP)
+	if err != nil {
+		return err
+	}
+	if plain != nil {
+		g.Listen(plain)
+	}
+	switch {
+	case certificate != nil && c.HTTPS != "":
+		secure, err := listen(ctx, "https", c.HTTPS)
+		if err != nil {
+			return err
+		}
+		g.Listen(cryptotls.NewListener(secure, certificate))
+	case plain == nil:
+		return usageError{errors.New("http and https are both off: want an address for one, and tls.cert with tls.key for https")}
+	default:
+		log.Info("https is off: it has no certificate or no address")
+	}
+
+	health := g.Health()
+	maps.Copy(health, map[string]obs.Health{"redis": redisHealth})
+	group := run.New(log, stopBudget)
+	ops, err := listen(ctx, "ops", c.Ops)
+	if err != nil {
+		return err
+	}
+	if ops != nil {
+		group.Add("ops", obs.NewOps(log, ops, reg, health))
+	}
+	group.Add("book", book)
+	group.Add("quota", g.Gate())
+	group.Add("gateway", g)
+	return group.Run(ctx)
+}
+
+// control returns the address of the control database.
+func (c *config) control() conf.Secret {
+	if c.Control != "" {
+		return c.Control
+	}
+	return c.Postgres
+}

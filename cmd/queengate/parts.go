@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	cryptotls "crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/queengate/queengate/broker"
+	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/conf"
+	"github.com/queengate/queengate/internal/obs"
+	"github.com/queengate/queengate/internal/pg"
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/proxy"
+	"github.com/queengate/queengate/proxy/auth"
+	"github.com/queengate/queengate/tls"
+	"github.com/queengate/queengate/wire"
+)
+
+// stopBudget is for everything together: the longest drains, the checkpoint of a private PostgreSQL, and some.
+const stopBudget = 90 * time.Second
+
+// listen opens a port, or nothing for an empty address.
+func listen(ctx context.Context, key, addr string) (net.Listener, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s: another program listens on %s: stop it or choose another address", key, addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return ln, nil
+}
+
+// openPool opens a pool and checks that the database answers, so that a wrong address fails the start and not the
+// first request.
+func openPool(ctx context.Context, key string, dsn conf.Secret, size int32, app string) (*pgxpool.Pool, error) {
+	if dsn == "" {
+		return nil, usageError{fmt.Errorf("%s is missing: want the address of a PostgreSQL", key)}
+	}
+	pool, err := pg.Open(ctx, pg.Config{DSN: dsn.Reveal(), MaxConn: size, AppName: app})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return pool, nil
+}
+
+// pinged is a Health of a database.
+func pinged(pool *pgxpool.Pool) obs.Health {
+	return func(ctx context.Context) (string, error) {
+		return fmt.Sprintf("%d connections", pool.Stat().TotalConns()), pool.Ping(ctx)
+	}
+}
+
+// openRedis connects to Redis, when there is an address, and returns what to show of it. Its absence later on is shown
+// and fails nothing, since nothing is decided with it.
+func openRedis(ctx context.Context, address conf.Secret) (obs.Health, func() error, error) {
+	if address == "" {
+		show := func(context.Context) (string, error) { return "not configured; limits are kept in memory", nil }
+		return show, func() error { return nil }, nil
+	}
+	o, err := redis.ParseURL(address.Reveal())
+	if err != nil {
+		return nil, nil, errors.New("redis.url cannot be parsed") // the parser's error quotes the address
+	}
+	client := redis.NewClient(o)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := client.Ping(ctx).Err(); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("redis.url: Redis at %s does not answer: %w", o.Addr, err), client.Close())
+	}
+	show := func(ctx context.Context) (string, error) {
+		if client.Ping(ctx).Err() != nil {
+			return "does not answer; limits are kept in memory", nil
+		}
+		return "answers; limits are kept in memory", nil
+	}
+	return show, client.Close, nil
+}
+
+// newBroker assembles a broker.
+func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.PublicKey, pool *pgxpool.Pool, reg *prometheus.Registry, ln net.Listener) (*broker.Broker, error) {
+	cfg := broker.Config{
+		Version: obs.Version(), Tenancy: c.Tenancy, Cell: c.Cell, Keys: keys,
+		MaxBodyBytes: c.MaxBodyBytes, MaxParked: c.MaxParked, DrainDelay: c.DrainDelay, DrainTimeout: c.DrainTime,
+		ConfigureMode: wire.ConfigureMode(c.ConfigureMode), SubscriptionMode: c.SubscriptionMode,
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, usageError{err}
+	}
+	return broker.New(log, broker.Deps{
+		Store: store.New(pool, store.LeaseAsyncCommit(c.LeaseAsync)), Ping: pool.Ping, Registry: reg, Listener: ln,
+	}, cfg), nil
+}
+
+// newGateway assembles a gateway and the book it decides with, which is loaded.
+func newGateway(ctx context.Context, log *slog.Logger, c *gatewayConfig, key ed25519.PrivateKey, pool *pgxpool.Pool, reg *prometheus.Registry) (*proxy.Gateway, *plans.Book, error) {
+	verifier, err := auth.New(c.verifier())
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	book := plans.NewBook(log.With("part", "book"), pool, 0)
+	g, err := proxy.New(proxy.Options{
+		Log: log, Book: book, Verifier: verifier, Metrics: reg,
+		Config: proxy.Config{
+			Domains: c.Domains, SharedHosts: c.SharedHosts, MaxBodyBytes: c.MaxBodyBytes, MaxConns: c.MaxConns,
+			LongPollMax: c.LongPollMax, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key,
+		},
+	})
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	book.OnChange(func(old, new *plans.Snapshot) {
+		for _, cluster := range old.Clusters() {
+			if new.ClusterByID(cluster.ID) == nil {
+				g.Gate().Forget(cluster.ID)
+			}
+		}
+	})
+	if err := book.Load(ctx); err != nil {
+		return nil, nil, err
+	}
+	return g, book, nil
+}
+
+// verifier returns the session tokens that are believed: those of the configured issuer's keys.
+func (c *gatewayConfig) verifier() auth.Config {
+	a := auth.Config{Issuer: c.JWTIssuer, Audience: c.JWTAudience}
+	if c.JWTSecret != "" {
+		a.Keys = append(a.Keys, auth.KeyConfig{Alg: "HS256", Secret: c.JWTSecret.Reveal()})
+	}
+	if c.JWTPublicKey != "" {
+		a.Keys = append(a.Keys, auth.KeyConfig{Alg: "EdDSA", PEM: c.JWTPublicKey})
+	}
+	return a
+}
+
+// certificate returns the TLS configuration of the files, nil when none are configured.
+func (c *config) certificate(log *slog.Logger) (*cryptotls.Config, error) {
+	if c.TLSCert == "" {
+		return nil, nil
+	}
+	f, err := tls.OpenFiles(log, c.TLSCert, c.TLSKey, time.Now)
+	if err != nil {
+		return nil, err
+	}
+	return f.Config(), nil
+}
+
+// stderrLogger is the log of a part that runs by itself.
+func (in *invocation) stderrLogger(c *config) (*slog.Logger, error) {
+	log, err := obs.NewLogger(in.stderr, c.LogFormat, c.LogLevel)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	slog.SetDefault(log) // for libraries
+	return log, nil
+}
+
+// readPublicKeys reads the files with the gateways' public keys, by key id.
+func readPublicKeys(files []string, parse func([]byte) (ed25519.PublicKey, error)) (map[string]ed25519.PublicKey, error) {
+	keys := map[string]ed25519.PublicKey{}
+	var errs []error
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("broker.cell_keys: %w", err))
+			continue
+		}
+		key, err := parse(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("broker.cell_keys: %s: %w", name, err))
+			continue
+		}
+		keys[wire.KeyID(key)] = key
+	}
+	return keys, errors.Join(errs...)
+}

@@ -1,0 +1,302 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	cryptotls "crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"time"
+
+	"github.com/queengate/queengate/internal/conf"
+	"github.com/queengate/queengate/internal/datadir"
+	"github.com/queengate/queengate/internal/embedpg"
+	"github.com/queengate/queengate/internal/obs"
+	"github.com/queengate/queengate/internal/run"
+	"github.com/queengate/queengate/migrations"
+	"github.com/queengate/queengate/tls"
+	"github.com/queengate/queengate/wire"
+)
+
+// demoCell is the cell of `up`: its one broker and its one database.
+const demoCell = "local"
+
+// readyBudget bounds the time between the start of the parts and the first moment all of them are healthy.
+const readyBudget = 30 * time.Second
+
+// up is the whole system in one process.
+type up struct {
+	in    *invocation
+	c     *config
+	dir   *datadir.Dir
+	log   *slog.Logger
+	group *run.Group
+	creds *credentials
+
+	listeners listeners
+}
+
+type listeners struct{ http, https, ops, broker net.Listener }
+
+// runUp runs everything on this machine until ctx ends.
+func runUp(ctx context.Context, in *invocation) (err error) {
+	began := time.Now()
+	c, err := in.load(nil)
+	if err != nil {
+		return err
+	}
+	u := &up{in: in, c: c}
+	if u.dir, err = datadir.Open(c.dataDir()); err != nil {
+		return err
+	}
+	defer u.dir.Close()
+	closeLog, err := u.openLog()
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	if u.creds, err = readCredentials(u.dir); err != nil {
+		return err
+	}
+	// Ports first: a port that is taken is the commonest reason not to start, and costs nothing to find out.
+	if err := u.listen(ctx); err != nil {
+		return err
+	}
+	redisHealth, closeRedis, err := openRedis(ctx, c.Redis)
+	if err != nil {
+		return err
+	}
+	defer closeRedis()
+	u.group = run.New(u.log, stopBudget)
+	stopPostgres, err := u.startPostgres(ctx)
+	if err != nil {
+		return err
+	}
+	// After a run it has been stopped in its turn, and this does nothing.
+	defer func() { err = errors.Join(err, stopPostgres()) }()
+	for set, dsn := range map[migrations.Set]conf.Secret{migrations.Broker: c.Postgres, migrations.Gateway: c.control()} {
+		if err := applySet(ctx, dsn, set); err != nil {
+			return err
+		}
+	}
+	return u.serve(ctx, redisHealth, began)
+}
+
+// listen opens all ports.
+func (u *up) listen(ctx context.Context) error {
+	if u.c.HTTP == "" || u.c.Broker.Addr == "" {
+		return usageError{errors.New("http = off or broker.addr = off: `up` needs both")}
+	}
+	var errs []error
+	for _, l := range []struct {
+		key, addr string
+		ln        *net.Listener
+	}{
+		{"http", u.c.HTTP, &u.listeners.http},
+		{"https", u.c.HTTPS, &u.listeners.https},
+		{"ops", u.c.Ops, &u.listeners.ops},
+		{"broker.addr", u.c.Broker.Addr, &u.listeners.broker},
+	} {
+		var err error
+		*l.ln, err = listen(ctx, l.key, l.addr)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// startPostgres starts the private PostgreSQL unless an address was given, and returns what stops it.
+func (u *up) startPostgres(ctx context.Context) (stop func() error, err error) {
+	if u.c.Postgres != "" {
+		return func() error { return nil }, nil
+	}
+	server := embedpg.New(u.log.With("part", "postgres"), u.dir)
+	if err := server.Start(ctx); err != nil {
+		return nil, err
+	}
+	u.c.Postgres = conf.Secret(server.DSN())
+	u.group.Add("postgres", server)
+	return server.Stop, nil
+}
+
+// serve makes the parts, runs them and says when they are ready.
+func (u *up) serve(ctx context.Context, redisHealth obs.Health, began time.Time) error {
+	c := u.c
+	key, err := u.dir.EnsureCellKey()
+	if err != nil {
+		return err
+	}
+	control, err := openPool(ctx, "postgres.control_dsn", c.control(), c.ControlPool, "queengate-gateway")
+	if err != nil {
+		return err
+	}
+	defer control.Close()
+	queues, err := openPool(ctx, "postgres.dsn", c.Postgres, c.BrokerPool, "queengate-broker")
+	if err != nil {
+		return err
+	}
+	defer queues.Close()
+	brokerURL := "http://" + reachable(u.listeners.broker)
+	if err := ensureDemo(ctx, control, u.creds, demoCell, brokerURL); err != nil {
+		return err
+	}
+
+	c.Broker.Cell, c.Broker.Tenancy = demoCell, true
+	public := key.Public().(ed25519.PublicKey)
+	reg := obs.NewRegistry()
+	b, err := newBroker(u.log.With("part", "broker"), &c.Broker, map[string]ed25519.PublicKey{wire.KeyID(public): public}, queues, reg, u.listeners.broker)
+	if err != nil {
+		return err
+	}
+	g, book, err := newGateway(ctx, u.log.With("part", "gateway"), &c.Gateway, key, control, reg)
+	if err != nil {
+		return err
+	}
+	g.Listen(u.listeners.http)
+	if err := u.secure(func(ln net.Listener) { g.Listen(ln) }); err != nil {
+		return err
+	}
+	health := g.Health()
+	maps.Copy(health, map[string]obs.Health{"database": pinged(queues), "redis": redisHealth})
+	if u.listeners.ops != nil {
+		u.group.Add("ops", obs.NewOps(u.log.With("part", "ops"), u.listeners.ops, reg, health))
+	}
+	u.group.Add("book", book)
+	u.group.Add("broker", b)
+	u.group.Add("quota", g.Gate())
+	u.group.Add("gateway", g)
+	u.group.Add("announcement", run.Func(func(ctx context.Context) error {
+		if err := untilHealthy(ctx, health); err != nil {
+			return err
+		}
+		u.describe(brokerURL)
+		if err := u.creds.write(u.dir); err != nil {
+			return err
+		}
+		u.log.Info("ready", "dur_ms", time.Since(began).Milliseconds())
+		printBanner(u.in.stdout, u.dir, u.creds, time.Since(began))
+		<-ctx.Done()
+		return nil
+	}))
+	err = u.group.Run(ctx)
+	u.log.Info("stopped", "err", err)
+	return err
+}
+
+// secure hands on the HTTPS listener, with the configured certificate or one of a local authority.
+func (u *up) secure(serve func(net.Listener)) error {
+	if u.listeners.https == nil {
+		return nil
+	}
+	certificate, err := u.c.certificate(u.log)
+	if err != nil {
+		return err
+	}
+	if certificate == nil {
+		folder, err := u.dir.Sub("tls")
+		if err != nil {
+			return err
+		}
+		local, err := tls.OpenLocal(u.log.With("part", "tls"), folder, time.Now)
+		if err != nil {
+			return err
+		}
+		u.creds.CAFile, certificate = local.CAFile(), local.Config()
+	}
+	serve(cryptotls.NewListener(u.listeners.https, certificate))
+	return nil
+}
+
+// describe completes the credentials with addresses. They use 127.0.0.1: *.localhost does not resolve everywhere.
+func (u *up) describe(brokerURL string) {
+	of := func(scheme string, ln net.Listener) string {
+		if ln == nil {
+			return ""
+		}
+		return scheme + "://" + reachable(ln)
+	}
+	u.creds.GatewayURL = of("http", u.listeners.http)
+	u.creds.GatewayHTTPSURL = of("https", u.listeners.https)
+	u.creds.OpsURL = of("http", u.listeners.ops)
+	u.creds.BrokerURL = brokerURL
+	u.creds.PostgresDSN = u.c.Postgres.Reveal()
+	u.creds.Cluster, u.creds.ClusterHost = "demo", "demo.localhost"
+	if u.creds.GatewayHTTPSURL == "" || u.c.TLSCert != "" {
+		u.creds.CAFile = ""
+	}
+}
+
+// reachable returns the address of a listener as seen from this machine: a wildcard is no place to connect to.
+func reachable(ln net.Listener) string {
+	addr := ln.Addr().(*net.TCPAddr)
+	if addr.IP.IsUnspecified() {
+		return fmt.Sprintf("127.0.0.1:%d", addr.Port)
+	}
+	return addr.String()
+}
+
+// untilHealthy waits until every part says that it serves.
+func untilHealthy(ctx context.Context, parts map[string]obs.Health) error {
+	deadline := time.NewTimer(readyBudget)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var failing []error
+		for name, health := range parts {
+			if _, err := health(ctx); err != nil {
+				failing = append(failing, fmt.Errorf("%s: %w", name, err))
+			}
+		}
+		if len(failing) == 0 {
+			return nil
+		}
+		select {
+		case <-tick.C: // health has no event: it is many parts' state
+		case <-ctx.Done():
+			return nil
+		case <-deadline.C:
+			return fmt.Errorf("not ready within %s: %w", readyBudget, errors.Join(failing...))
+		}
+	}
+}
+
+// openLog makes the log: everything to log/queengate.log, warnings to the terminal too.
+func (u *up) openLog() (closeLog func(), err error) {
+	folder, err := u.dir.Sub("log")
+	if err != nil {
+		return nil, err
+	}
+	name := folder + "/queengate.log"
+	const large = 64 << 20
+	if st, err := os.Stat(name); err == nil && st.Size() > large {
+		if err := os.Rename(name, name+".1"); err != nil {
+			return nil, err
+		}
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if u.log, err = newUpLogger(f, u.in.stderr, u.c); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	// An error of the last write has nobody left to be told.
+	return func() { _ = f.Close() }, nil
+}
+
+func newUpLogger(file, terminal io.Writer, c *config) (*slog.Logger, error) {
+	all, err := obs.NewLogger(file, c.LogFormat, c.LogLevel)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	loud, err := obs.NewLogger(terminal, "text", "warn")
+	if err != nil {
+		return nil, err
+	}
+	return slog.New(slog.NewMultiHandler(all.Handler(), loud.Handler())), nil
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/internal/launch"
+	"github.com/queengate/queengate/internal/pg"
+	"github.com/queengate/queengate/migrations"
+)
+
+// world is the running system with everything that the cases need.
+type world struct {
+	up         *launch.Process
+	postmaster int
+	db         *pgxpool.Pool // the system's own database
+	anchor     *pgxpool.Pool // a database of the same server for the anchors
+	anchorDSN  string
+
+	broker, gateway, gatewayTLS *target
+}
+
+// anchorDatabase is the name of the database in which PostgreSQL is measured alone.
+const anchorDatabase = "anchor"
+
+func newWorld(ctx context.Context, up *launch.Process, data string) (*world, error) {
+	w := &world{up: up}
+	text, err := os.ReadFile(filepath.Join(data, "postgres", "postmaster.pid"))
+	if err != nil {
+		return nil, err
+	}
+	if w.postmaster, err = strconv.Atoi(strings.SplitN(string(text), "\n", 2)[0]); err != nil {
+		return nil, err
+	}
+	if w.db, err = pg.Open(ctx, pg.Config{DSN: up.Credentials.PostgresDSN}); err != nil {
+		return nil, err
+	}
+	// The plan must not be what is measured.
+	if _, err := w.db.Exec(ctx, `SELECT queengate.set_limit_override(id, '{"max_req_per_sec":null,"req_burst":null,
+		"max_msgs_per_sec":null,"msgs_burst":null,"max_queues":null,"max_partitions_per_queue":null,"max_parked_pops":null,
+		"max_payload_bytes":null,"max_batch_items":null,"max_retained_bytes":null}')
+		FROM queengate.clusters WHERE slug = $1`, up.Credentials.Cluster); err != nil {
+		return nil, err
+	}
+	if err := w.openAnchor(ctx); err != nil {
+		return nil, err
+	}
+	return w, w.openTargets(ctx, data)
+}
+
+func (w *world) openAnchor(ctx context.Context) error {
+	if _, err := w.db.Exec(ctx, "CREATE DATABASE "+anchorDatabase); err != nil {
+		return err
+	}
+	cfg := w.db.Config().ConnConfig.Copy()
+	cfg.Database = anchorDatabase
+	if err := migrations.Apply(ctx, cfg, migrations.Broker); err != nil {
+		return err
+	}
+	host, port := cfg.Host, cfg.Port
+	w.anchorDSN = fmt.Sprintf("host='%s' port=%d user=%s dbname=%s", host, port, cfg.User, anchorDatabase)
+	var err error
+	if w.anchor, err = pg.Open(ctx, pg.Config{DSN: w.anchorDSN, MaxConn: 64}); err != nil {
+		return err
+	}
+	_, err = w.anchor.Exec(ctx, anchorSchema)
+	return err
+}
+
+// openTargets makes the three ways in. The broker believes only a token signed with the cell's key; the bench, which
+// owns the data folder, signs one for the demo tenant.
+func (w *world) openTargets(ctx context.Context, data string) error {
+	c := w.up.Credentials
+	var tenant uuid.UUID
+	err := w.db.QueryRow(ctx, `SELECT broker_tenant_uuid FROM queengate.clusters WHERE slug = $1`, c.Cluster).Scan(&tenant)
+	if err != nil {
+		return err
+	}
+	token, err := cellToken(data, tenant)
+	if err != nil {
+		return err
+	}
+	pem, err := os.ReadFile(c.CAFile)
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return errors.New("no certificate in the CA file")
+	}
+	byKey := func(r *fasthttp.Request) { r.Header.Set("Authorization", "Bearer "+c.APIKey) }
+	w.broker = newTarget(c.BrokerURL, nil, func(r *fasthttp.Request) {
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("X-Queen-Tenant", tenant.String())
+	})
+	w.gateway = newTarget(c.GatewayURL, nil, byKey)
+	w.gatewayTLS = newTarget(c.GatewayHTTPSURL, &tls.Config{RootCAs: roots, ServerName: "localhost"}, byKey)
+	return nil
+}
+
+func newTarget(base string, config *tls.Config, head func(*fasthttp.Request)) *target {
+	u, err := url.Parse(base)
+	if err != nil {
+		panic(err) // the system's own credentials file
+	}
+	return &target{base: base, head: head, client: &fasthttp.HostClient{
+		Addr: u.Host, IsTLS: config != nil, TLSConfig: config, MaxConns: 1024, MaxIdemponentCallAttempts: 1,
+		ReadTimeout: time.Minute, MaxIdleConnDuration: time.Minute,
+	}}
+}
+
+func (w *world) close() {
+	w.anchor.Close()
+	w.db.Close()
+}
+
+// cpu reads the CPU clocks of our process and of PostgreSQL with all its backends.
+func (w *world) cpu() (ours, postgres time.Duration) {
+	procs, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0, 0
+	}
+	for _, p := range procs {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			continue // it has ended
+		}
+		// The name in parentheses may hold anything; the fields follow its last closing one.
+		f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+2:]))
+		pid, _ := strconv.Atoi(strings.Split(p, "/")[2])
+		parent, _ := strconv.Atoi(f[1])
+		ticks := func(from, to int) time.Duration {
+			var sum time.Duration
+			for _, s := range f[from:to] {
+				n, _ := strconv.ParseInt(s, 10, 64)
+				sum += time.Duration(n) * 10 * time.Millisecond // USER_HZ is 100 on every Linux that Go runs on
+			}
+			return sum
+		}
+		switch {
+		case pid == w.up.PID():
+			ours += ticks(11, 13)
+		case pid == w.postmaster:
+			postgres += ticks(11, 15) // with backends that have ended
+		case parent == w.postmaster:
+			postgres += ticks(11, 13)
+		}
+	}
+	return ours, postgres
+}
+
+// pgbench runs a script of one statement and returns its transactions per second.
+func (w *world) pgbench(script string, clients int) func(context.Context, time.Duration) (sample, error) {
+	return func(ctx context.Context, d time.Duration) (sample, error) {
+		path, err := pgbenchPath()
+		if err != nil {
+			return sample{}, err
+		}
+		file := filepath.Join(os.TempDir(), fmt.Sprintf("queengate-bench-%d.sql", os.Getpid()))
+		if err := os.WriteFile(file, []byte(script), 0o644); err != nil {
+			return sample{}, err
+		}
+		defer os.Remove(file)
+		cmd := exec.CommandContext(ctx, path, "-n", "-c", strconv.Itoa(clients), "-j", "2", "-M", "prepared",
+			"-T", strconv.Itoa(max(int(d.Seconds()), 1)), "-f", file, w.anchorDSN)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return sample{}, fmt.Errorf("pgbench: %w\n%s", err, out)
+		}
+		m := regexp.MustCompile(`tps = ([0-9.]+)`).FindSubmatch(out)
+		if m == nil {
+			return sample{}, fmt.Errorf("pgbench printed no rate:\n%s", out)
+		}
+		rate, err := strconv.ParseFloat(string(m[1]), 64)
+		return sample{rate: rate}, err
+	}
+}
+
+func pgbenchPath() (string, error) {
+	if p, err := exec.LookPath("pgbench"); err == nil {
+		return p, nil
+	}
+	all, err := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench")
+	if err != nil || len(all) == 0 {
+		return "", errors.New("pgbench is not installed: it comes with the postgresql package")
+	}
+	return all[len(all)-1], nil
+}
+
+func collect[T any](ctx context.Context, db *pgxpool.Pool, sql string, args ...any) ([]T, error) {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[T])
+}

@@ -1,0 +1,221 @@
+// Package conf fills a program's configuration from its sources, in this order: defaults, a YAML file, the environment,
+// flags; what comes later wins. Each setting is declared once, with its key, bounds and meaning, and everything else
+// follows from that: parsing, validation, `--print-config` and the reference in docs/config.md.
+//
+// It is strict: an unknown key, an unknown variable with our prefix, a duplicate key or a value out of bounds is an
+// error, and all problems are reported together. Secrets never leave it in clear: they print as "redacted" and may be
+// read from files.
+package conf
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Prefix of our environment variables: the setting broker.pool_size is QUEENGATE_BROKER_POOL_SIZE.
+const Prefix = "QUEENGATE_"
+
+// Set is a program's settings. It is built by one goroutine, loaded once and then only read.
+type Set struct {
+	sections []*section
+	checks   []check
+}
+
+type section struct {
+	name, doc string
+	commands  []string // that read it
+	settings  []*setting
+}
+
+type check struct {
+	commands []string
+	run      func() error
+}
+
+type setting struct {
+	key, doc, bound string
+	flag            string
+	secret          bool
+	honoured        []honoured
+	fallback        string // the default, as text
+	origin          string // where the value in force came from; "" is the default
+	parse           func(text string) error
+	show            func() string
+}
+
+// honoured is a value made of variables of the existing system.
+type honoured struct {
+	names []string
+	value func(get func(name string) string) string
+}
+
+// Section begins a group of settings that the named commands read. The first sentence of doc is its title. Keys of the settings that follow begin with its
+// name and a dot, unless the name is empty.
+func (s *Set) Section(name, doc string, commands ...string) {
+	s.sections = append(s.sections, &section{name: name, doc: doc, commands: commands})
+}
+
+// Check adds a rule over several settings of the current section; its error names the keys.
+func (s *Set) Check(rule func() error) {
+	s.checks = append(s.checks, check{s.sections[len(s.sections)-1].commands, rule})
+}
+
+// Option is a further property of a setting.
+type Option func(*setting)
+
+// Flag makes the setting a flag of the commands that read it.
+func Flag(name string) Option { return func(t *setting) { t.flag = name } }
+
+// Env names variables of the existing broker or proxy that mean the same.
+func Env(names ...string) Option {
+	return func(t *setting) {
+		for _, n := range names {
+			t.honoured = append(t.honoured, honoured{[]string{n}, func(get func(string) string) string { return get(n) }})
+		}
+	}
+}
+
+// EnvFunc is Env for a setting that the existing system spreads over several variables, or writes in another form. It
+// counts when the first of them is set.
+func EnvFunc(value func(get func(name string) string) string, names ...string) Option {
+	return func(t *setting) { t.honoured = append(t.honoured, honoured{names, value}) }
+}
+
+// add registers a setting; the value in p at this moment is its default.
+func (s *Set) add(key, doc, bound string, parse func(string) error, show func() string, opts []Option) *setting {
+	sec := s.sections[len(s.sections)-1]
+	if sec.name != "" {
+		key = sec.name + "." + key
+	}
+	t := &setting{key: key, doc: doc, bound: bound, parse: parse, show: show, fallback: show()}
+	for _, o := range opts {
+		o(t)
+	}
+	sec.settings = append(sec.settings, t)
+	return t
+}
+
+// env returns the name of the setting's own variable.
+func (t *setting) env() string {
+	return Prefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(t.key))
+}
+
+// String declares a text.
+func (s *Set) String(p *string, key, doc string, opts ...Option) {
+	s.add(key, doc, "", func(v string) error { *p = v; return nil }, func() string { return *p }, opts)
+}
+
+// Enum declares a text that is one of values.
+func (s *Set) Enum(p *string, key, doc string, values []string, opts ...Option) {
+	want := strings.Join(values, ", ")
+	s.add(key, doc, want, func(v string) error {
+		if !slices.Contains(values, v) {
+			return errors.New("want one of " + want)
+		}
+		*p = v
+		return nil
+	}, func() string { return *p }, opts)
+}
+
+// Addr declares a listening address, host:port; an empty one (or "off") listens nowhere.
+func (s *Set) Addr(p *string, key, doc string, opts ...Option) {
+	s.add(key, doc, "host:port, or off", func(v string) error {
+		if v == "" || v == "off" {
+			*p = ""
+			return nil
+		}
+		_, port, err := net.SplitHostPort(v)
+		if n, perr := strconv.Atoi(port); err != nil || perr != nil || n < 0 || n > 65535 {
+			return errors.New("want host:port, or off")
+		}
+		*p = v
+		return nil
+	}, func() string { return *p }, opts)
+}
+
+// Bool declares a switch.
+func (s *Set) Bool(p *bool, key, doc string, opts ...Option) {
+	s.add(key, doc, "true or false", func(v string) error {
+		switch strings.ToLower(v) {
+		case "true", "1", "yes", "on":
+			*p = true
+		case "false", "0", "no", "off":
+			*p = false
+		default:
+			return errors.New("want true or false")
+		}
+		return nil
+	}, func() string { return strconv.FormatBool(*p) }, opts)
+}
+
+// Int declares a whole number from low to high.
+func Int[N ~int | ~int32 | ~int64](s *Set, p *N, key, doc string, low, high N, opts ...Option) {
+	bound := fmt.Sprintf("%d..%d", low, high)
+	s.add(key, doc, bound, func(v string) error {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < int64(low) || n > int64(high) {
+			return errors.New("want " + bound)
+		}
+		*p = N(n)
+		return nil
+	}, func() string { return strconv.FormatInt(int64(*p), 10) }, opts)
+}
+
+// Duration declares a time span from low to high, written like 90s or 1m30s.
+func (s *Set) Duration(p *time.Duration, key, doc string, low, high time.Duration, opts ...Option) {
+	bound := fmt.Sprintf("%s..%s", low, high)
+	s.add(key, doc, bound, func(v string) error {
+		d, err := time.ParseDuration(v)
+		if err != nil || d < low || d > high {
+			return errors.New("want " + bound + ", with its unit")
+		}
+		*p = d
+		return nil
+	}, func() string { return p.String() }, opts)
+}
+
+// List declares texts, separated by commas or written as a YAML list.
+func (s *Set) List(p *[]string, key, doc string, opts ...Option) {
+	s.add(key, doc, "a list", func(v string) error {
+		*p = nil
+		for item := range strings.SplitSeq(v, ",") {
+			if item = strings.TrimSpace(item); item != "" {
+				*p = append(*p, item)
+			}
+		}
+		return nil
+	}, func() string { return strings.Join(*p, ",") }, opts)
+}
+
+// Secret declares a secret: it prints as redacted, and it may be named by a file: the key with _file behind it, or the
+// variable with _FILE.
+func (s *Set) Secret(p *Secret, key, doc string, opts ...Option) {
+	s.add(key, doc, "", func(v string) error { *p = Secret(v); return nil }, func() string { return p.String() }, opts).secret = true
+}
+
+// Secret is a text that does not print: not with any verb, not in JSON, not in a log. Reveal is the only way out.
+type Secret string
+
+const redacted = "redacted"
+
+// String hides the secret; an empty one stays visible as empty.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return redacted
+}
+
+// Format hides the secret from every verb, %#v and %x included.
+func (s Secret) Format(f fmt.State, _ rune) { fmt.Fprint(f, s.String()) }
+
+// MarshalText hides the secret from JSON, YAML and slog.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Reveal returns the secret.
+func (s Secret) Reveal() string { return string(s) }

@@ -1,0 +1,59 @@
+package httpkit
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// Access is the one log line of a request. It has no room for payloads, tokens or the values of a query.
+type Access struct {
+	RequestID string
+	Tenant    string
+	Cluster   string
+	Method    string
+	Route     string // the pattern, "" when no route matched
+	Status    int
+	Code      string // of the error catalogue
+	Limit     string // name of the limit that refused
+	Duration  time.Duration
+	BytesIn   int    // of the body
+	BytesOut  int    // of the body
+	Principal string // public id of the key, or the user
+	Err       error  // the cause behind a 5xx, never shown to the caller
+}
+
+// Log writes the line at Info, a 5xx at Warn. Empty facts are left out.
+func (a *Access) Log(log *slog.Logger) {
+	level := slog.LevelInfo
+	if a.Status >= 500 {
+		level = slog.LevelWarn
+	}
+	ctx := context.Background()
+	if !log.Enabled(ctx, level) {
+		return
+	}
+	var room [13]slog.Attr
+	attrs := room[:0]
+	text := func(key, v string) {
+		if v != "" {
+			attrs = append(attrs, slog.String(key, v))
+		}
+	}
+	text("request_id", a.RequestID)
+	text("tenant", a.Tenant)
+	text("cluster", a.Cluster)
+	text("method", a.Method)
+	text("route", a.Route)
+	attrs = append(attrs, slog.Int("status", a.Status))
+	text("code", a.Code)
+	text("limit", a.Limit)
+	attrs = append(attrs,
+		slog.Float64("dur_ms", float64(a.Duration.Microseconds())/1000),
+		slog.Int("bytes_in", a.BytesIn), slog.Int("bytes_out", a.BytesOut))
+	text("principal", a.Principal)
+	if a.Err != nil {
+		attrs = append(attrs, slog.String("err", a.Err.Error()))
+	}
+	log.LogAttrs(ctx, level, "request", attrs...)
+}

@@ -1,0 +1,191 @@
+// Package launch runs the real queengate binary for end-to-end tests and benchmarks: builds it, starts `queengate up`
+// on a data folder, waits until it is ready and stops or kills it.
+package launch
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Credentials is DIR/credentials.json as `up` writes it.
+type Credentials struct {
+	GatewayURL      string `json:"gateway_url"`
+	GatewayHTTPSURL string `json:"gateway_https_url"`
+	CAFile          string `json:"ca_file"`
+	OpsURL          string `json:"ops_url"`
+	BrokerURL       string `json:"broker_url"`
+	PostgresDSN     string `json:"postgres_dsn"`
+	Cluster         string `json:"cluster"`
+	ClusterHost     string `json:"cluster_host"`
+	APIKey          string `json:"api_key"`
+	ReadKey         string `json:"read_key"`
+	ProduceKey      string `json:"produce_key"`
+	ConsumeKey      string `json:"consume_key"`
+	AdminKey        string `json:"admin_key"`
+}
+
+// Build compiles cmd/queengate into dir and returns the path of the binary. flags go to go build.
+func Build(ctx context.Context, dir string, flags ...string) (string, error) {
+	bin := filepath.Join(dir, "queengate")
+	args := append(append([]string{"build"}, flags...), "-o", bin, "github.com/queengate/queengate/cmd/queengate")
+	out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return bin, nil
+}
+
+// Process is a running `queengate up`.
+type Process struct {
+	Credentials Credentials
+
+	cmd    *exec.Cmd
+	output *buffer
+	exited chan struct{}
+	err    error // of Wait; readable after exited is closed
+}
+
+// readyMark stands in the banner that `up` prints when it serves.
+const readyMark = "is ready"
+
+// Up starts `bin up --data dir` with further arguments and returns when the banner says that it is ready. All listen
+// addresses default to free ports of the loopback. env is added to the environment.
+func Up(ctx context.Context, bin, dir string, env []string, args ...string) (*Process, error) {
+	all := []string{"up", "--data", dir}
+	for _, f := range []string{"--http", "--https", "--ops", "--broker"} {
+		if !contains(args, f) {
+			all = append(all, f, "127.0.0.1:0")
+		}
+	}
+	cmd := exec.Command(bin, append(all, args...)...)
+	cmd.Env = append(os.Environ(), env...)
+	// A group of its own, so that a Ctrl-C at the terminal of a test run does not reach it twice.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	p := &Process{cmd: cmd, output: &buffer{}, exited: make(chan struct{})}
+	r, w := io.Pipe()
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ready := make(chan struct{})
+	go func() {
+		p.err = cmd.Wait()
+		w.Close() // the reader below ends with it
+		close(p.exited)
+	}()
+	go func() {
+		sc := bufio.NewScanner(r)
+		sc.Buffer(nil, 1<<20)
+		seen := false
+		for sc.Scan() {
+			p.output.line(sc.Text())
+			if !seen && strings.Contains(sc.Text(), readyMark) {
+				seen = true
+				close(ready)
+			}
+		}
+		r.CloseWithError(sc.Err())
+	}()
+	select {
+	case <-ready:
+	case <-p.exited:
+		return nil, fmt.Errorf("queengate up ended before it was ready: %w\n%s", errOr(p.err), p.Output())
+	case <-ctx.Done():
+		p.Kill()
+		return nil, fmt.Errorf("queengate up was not ready in time: %w\n%s", ctx.Err(), p.Output())
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "credentials.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &p.Credentials)
+	}
+	if err != nil {
+		p.Kill()
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	return p, nil
+}
+
+func errOr(err error) error {
+	if err == nil {
+		return errors.New("exit status 0")
+	}
+	return err
+}
+
+func contains(args []string, flag string) bool {
+	for _, a := range args {
+		if a == flag {
+			return true
+		}
+	}
+	return false
+}
+
+// PID is the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Output is what the process has printed so far.
+func (p *Process) Output() string { return p.output.String() }
+
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Stop sends an interrupt and waits for the end; an exit status other than 0 is an error.
+func (p *Process) Stop(ctx context.Context) error {
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.exited:
+		return p.err
+	case <-ctx.Done():
+		p.Kill()
+		return fmt.Errorf("queengate up did not stop in time\n%s", p.Output())
+	}
+}
+
+// Kill ends the process without warning and waits for its end. Its private PostgreSQL lives on until it notices.
+func (p *Process) Kill() {
+	p.cmd.Process.Kill() // an error means that it has ended already
+	<-p.exited
+}
+
+// Signal sends sig to the process.
+func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig) }
+
+type buffer struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (b *buffer) line(s string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	const most = 1 << 20
+	if b.text.Len() < most {
+		b.text.WriteString(s)
+		b.text.WriteByte('\n')
+	}
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// Deadline is a context for one start or stop in tests.
+func Deadline(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), d)
+}

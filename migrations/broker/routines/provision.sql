@@ -1,0 +1,83 @@
+-- queen.lock_tenant makes the tenant known and takes its row: the lock under which queues and partitions are counted,
+-- created and deleted, and options rewritten. It conflicts with nothing on the paths of messages.
+CREATE OR REPLACE FUNCTION queen.lock_tenant(p_tenant uuid) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM queen.tenants t WHERE t.tenant_id = p_tenant FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        INSERT INTO queen.tenants (tenant_id) VALUES (p_tenant) ON CONFLICT DO NOTHING;
+        PERFORM 1 FROM queen.tenants t WHERE t.tenant_id = p_tenant FOR NO KEY UPDATE;
+    END IF;
+END
+$$;
+
+-- queen.provision creates what is missing of the pairs (p_queues[i], p_partitions[i]), all or nothing.
+--
+-- It returns one row. Over a cap (NULL: none), refused is 'queues' or 'partitions' and used what is there already; the
+-- caller ends the transaction as it likes, nothing was created. Default partitions are free. A queue born here has the
+-- lease of a queue born of a push, and takes namespace and task from its dotted name.
+--
+-- Locks: the tenant's row, then config_version if anything was created. Indexes: queues (tenant_id, name),
+-- log_partitions (queue_id, name).
+CREATE OR REPLACE FUNCTION queen.provision(
+    p_tenant uuid, p_queues text[], p_partitions text[], p_max_queues bigint, p_max_partitions bigint,
+    OUT refused text, OUT refused_queue text, OUT used bigint, OUT queues_created bigint, OUT partitions_created bigint
+) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM queen.lock_tenant(p_tenant);
+
+    SELECT count(DISTINCT w.queue) INTO queues_created
+    FROM unnest(p_queues) AS w (queue)
+    WHERE NOT EXISTS (SELECT 1 FROM queen.queues q WHERE q.tenant_id = p_tenant AND q.name = w.queue);
+
+    IF queues_created > 0 AND p_max_queues IS NOT NULL THEN
+        SELECT 'queues', t.queue_count INTO refused, used
+        FROM queen.tenants t WHERE t.tenant_id = p_tenant AND t.queue_count + queues_created > p_max_queues;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+
+    IF p_max_partitions IS NOT NULL THEN
+        SELECT 'partitions', w.queue, coalesce(q.partition_count, 0) INTO refused, refused_queue, used
+        FROM (SELECT DISTINCT u.queue, u.name FROM unnest(p_queues, p_partitions) AS u (queue, name) WHERE u.name <> 'Default') w
+        LEFT JOIN queen.queues q ON q.tenant_id = p_tenant AND q.name = w.queue
+        WHERE NOT EXISTS (SELECT 1 FROM queen.log_partitions p WHERE p.queue_id = q.id AND p.name = w.name)
+        GROUP BY w.queue, q.partition_count
+        HAVING coalesce(q.partition_count, 0) + count(*) > p_max_partitions
+        ORDER BY w.queue LIMIT 1;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+
+    IF queues_created > 0 THEN
+        INSERT INTO queen.queues (tenant_id, name, namespace, task, lease_time)
+        SELECT DISTINCT p_tenant, w.queue,
+            CASE WHEN strpos(w.queue, '.') > 0 THEN split_part(w.queue, '.', 1) ELSE '' END,
+            CASE WHEN strpos(w.queue, '.') > 0 THEN split_part(w.queue, '.', 2) ELSE '' END,
+            60
+        FROM unnest(p_queues) AS w (queue)
+        WHERE NOT EXISTS (SELECT 1 FROM queen.queues q WHERE q.tenant_id = p_tenant AND q.name = w.queue);
+        UPDATE queen.tenants SET queue_count = queue_count + queues_created WHERE tenant_id = p_tenant;
+    END IF;
+
+    WITH born AS (
+        INSERT INTO queen.log_partitions (queue_id, name)
+        SELECT q.id, w.name
+        FROM (SELECT DISTINCT u.queue, u.name FROM unnest(p_queues, p_partitions) AS u (queue, name)) w
+        JOIN queen.queues q ON q.tenant_id = p_tenant AND q.name = w.queue
+        WHERE NOT EXISTS (SELECT 1 FROM queen.log_partitions p WHERE p.queue_id = q.id AND p.name = w.name)
+        RETURNING queue_id, name
+    ), counted AS (
+        UPDATE queen.queues q SET partition_count = q.partition_count + c.born
+        FROM (SELECT b.queue_id, count(*) AS born FROM born b WHERE b.name <> 'Default' GROUP BY b.queue_id) c
+        WHERE q.id = c.queue_id
+    )
+    SELECT count(*) INTO partitions_created FROM born;
+
+    IF queues_created + partitions_created > 0 THEN
+        PERFORM queen.bump_config();
+    END IF;
+END
+$$;

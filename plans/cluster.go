@@ -1,0 +1,137 @@
+package plans
+
+import (
+	"crypto/sha256"
+	"net/netip"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Status is the effective life-cycle state of a cluster: the worse of its own and its tenant's.
+type Status uint8
+
+const (
+	Active      Status = iota
+	PushBlocked        // grace: consumes, reads and deletions pass
+	Paused             // 429: the answer heals by itself
+	Suspended          // 403, also for every unknown state
+	Deleting
+)
+
+var statusNames = [...]string{"active", "push_blocked", "paused", "suspended", "deleting"}
+
+// String returns the status as it stands in the database.
+func (s Status) String() string { return statusNames[s] }
+
+// ParseStatus reads a status of a cluster or a tenant; what it does not know is Suspended.
+func ParseStatus(s string) Status {
+	if s == "grace" {
+		return PushBlocked
+	}
+	for i, name := range statusNames {
+		if s == name {
+			return Status(i)
+		}
+	}
+	return Suspended
+}
+
+// Cluster is one namespace of queues with its plan. Immutable.
+type Cluster struct {
+	ID           uuid.UUID
+	Slug         string
+	TenantID     uuid.UUID
+	Tenant       string // slug
+	BrokerTenant uuid.UUID
+	Cell         string // slug
+	PlanCode     string
+	Status       Status
+	Limits       Limits
+	Features     map[string]bool
+}
+
+// Scope is what an API key may do.
+type Scope uint8
+
+const (
+	ScopeProduce Scope = 1 << iota
+	ScopeConsume
+	ScopeAdmin
+	ScopeRead
+)
+
+var scopeNames = [...]string{"produce", "consume", "admin", "read"}
+
+// ParseScopes returns the set of the named scopes; unknown names grant nothing.
+func ParseScopes(names []string) Scope {
+	var set Scope
+	for _, name := range names {
+		for i, known := range scopeNames {
+			if name == known {
+				set |= 1 << i
+			}
+		}
+	}
+	return set
+}
+
+// Names returns the scopes of the set as they stand in the database, in a fixed order.
+func (s Scope) Names() []string {
+	var names []string
+	for i, name := range scopeNames {
+		if s&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Has reports whether the set and want have a scope in common.
+func (s Scope) Has(want Scope) bool { return s&want != 0 }
+
+// Key is one API key, bound to one cluster for life. Immutable.
+type Key struct {
+	ID        uuid.UUID
+	Hash      [sha256.Size]byte // of the plaintext, which is never stored
+	PublicID  string            // shown in lists and logs
+	Name      string
+	Cluster   *Cluster
+	Scopes    Scope
+	NotBefore time.Time // zero: none
+	ExpiresAt time.Time // zero: never
+	CIDRs     []netip.Prefix
+}
+
+// Role is a user's role on a cluster.
+type Role uint8
+
+const (
+	RoleNone Role = iota
+	RoleViewer
+	RoleConsumer
+	RoleProducer
+	RoleAdmin
+)
+
+var roleNames = [...]string{"", "viewer", "consumer", "producer", "admin"}
+
+// String returns the role as it stands in the database.
+func (r Role) String() string { return roleNames[r] }
+
+// ParseRole returns the named role; what it does not know is RoleNone.
+func ParseRole(s string) Role {
+	for i, name := range roleNames {
+		if s == name {
+			return Role(i)
+		}
+	}
+	return RoleNone
+}
+
+// Cell is one broker pool.
+type Cell struct {
+	Slug    string
+	BaseURL string // http://host:port
+	Status  string // active, draining or dead
+}

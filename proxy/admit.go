@@ -1,0 +1,187 @@
+package proxy
+
+import (
+	"context"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/proxy/auth"
+	"github.com/queengate/queengate/quota"
+	"github.com/queengate/queengate/wire"
+)
+
+// pausedRetryAfter is what a paused cluster is told: long enough to be quiet, short enough to heal by itself.
+const pausedRetryAfter = 30 * time.Second
+
+// judge decides everything that can be decided on a request's head, in the order of the package comment, and leaves
+// the verdict in the exchange.
+func (g *Gateway) judge(ctx *fasthttp.RequestCtx, c *clientConn) {
+	c.ex = exchange{judged: true, start: time.Now(), id: newRequestID()}
+	c.ex.refusal = g.judgeHead(&ctx.Request.Header, c)
+}
+
+func (g *Gateway) judgeHead(rh *fasthttp.RequestHeader, c *clientConn) *wire.Error {
+	ex := &c.ex
+	var e *wire.Error
+	if ex.head, e = g.headWalls.scanHead(rh.RawHeaders(), rh.IsHTTP11()); e != nil {
+		return e
+	}
+	if e = g.classify(rh, ex); e != nil {
+		return e
+	}
+	snap := g.book.Snapshot()
+	if e = g.authenticate(c, ex, snap); e != nil {
+		return e
+	}
+	cluster, e := g.resolve(ex, snap)
+	if e != nil {
+		return e
+	}
+	ex.cluster = cluster
+	if e = g.enter(c, cluster); e != nil {
+		return e
+	}
+	if e = statusRefusal(cluster.Status); e != nil {
+		return e
+	}
+	if err := auth.Allow(snap, &ex.principal, cluster, ex.route.Class); err != nil {
+		return wire.AsError(err)
+	}
+	if ex.report, e = g.gate.AskHead(cluster, ex.route.Cost, ex.start); e != nil {
+		return e
+	}
+	return g.judgeBody(rh, ex)
+}
+
+// enter counts the connection for the first cluster served on it, and finds the cluster's load.
+func (g *Gateway) enter(c *clientConn, cluster *plans.Cluster) *wire.Error {
+	ex := &c.ex
+	if c.load != nil && c.load.id == cluster.ID {
+		ex.load = c.load
+	} else {
+		ex.load = g.loads.of(cluster.ID)
+	}
+	ex.load.touch(ex.start)
+	if c.load == nil {
+		c.load = ex.load
+		if n := ex.load.conns.Add(1); g.cfg.MaxClusterConns >= 0 && n > int64(g.cfg.MaxClusterConns) {
+			return overloaded("the cluster has too many clients on this gateway")
+		}
+	}
+	return nil
+}
+
+func statusRefusal(s plans.Status) *wire.Error {
+	switch s {
+	case plans.Active, plans.PushBlocked: // what a push block blocks is decided with the plan
+		return nil
+	case plans.Paused:
+		return &wire.Error{Code: wire.RateLimited, Detail: "the cluster is paused", RetryAfter: pausedRetryAfter}
+	default:
+		return &wire.Error{Code: wire.ClusterSuspended}
+	}
+}
+
+// judgeBody refuses a body by what its head announces.
+func (g *Gateway) judgeBody(rh *fasthttp.RequestHeader, ex *exchange) *wire.Error {
+	if !ex.head.framed {
+		return nil
+	}
+	limit, planned := g.bodyLimit(ex.route, ex.cluster)
+	if size := int64(rh.ContentLength()); size > limit {
+		return bodyTooLarge(size, limit, planned)
+	}
+	return nil
+}
+
+// admit asks the plan for the whole request at once. Pushes and configures first make the counts of the cluster known;
+// a refusal because of a count is looked at once more with fresh names, since other gateways delete too.
+func (g *Gateway) admit(ex *exchange, ask *quota.Ask) (*quota.Admission, quota.Report, *wire.Error) {
+	ctx := context.Background() // the gate bounds its listings itself
+	counts := ask.Cost == wire.CostMessages || ask.Cost == wire.CostConfigure
+	if counts {
+		if err := g.gate.EnsureSeeded(ctx, ex.cluster); err != nil {
+			g.log.Debug("counts are not known", "cluster", ex.cluster.Slug, "err", err)
+		}
+	}
+	a, report, e := g.gate.Admit(ex.cluster, ask, time.Now())
+	if counts && e != nil && e.Limit != nil && (e.Limit.Name == plans.LimitQueues || e.Limit.Name == plans.LimitPartitions) &&
+		e.Limit.Limit > 0 && g.gate.Recount(ctx, ex.cluster) {
+		a, report, e = g.gate.Admit(ex.cluster, ask, time.Now())
+	}
+	return a, report, e
+}
+
+// measure scans the body once and returns what the request asks of the plan. What cannot be scanned is InvalidRequest:
+// nothing unparsed is forwarded. The body of an extension may be absent or malformed, and then says nothing.
+func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
+	ask := quota.Ask{Cost: ex.route.Cost}
+	switch ex.route.Op {
+	case wire.OpPush:
+		var pairs pairSet
+		err := wire.ScanPush(body, func(i int, item wire.PushItem) error {
+			n := int64(len(item.Payload))
+			ask.Messages++
+			ask.PayloadBytes += n
+			if n > ask.LargestItem {
+				ask.LargestItem, ask.LargestIndex = n, i
+			}
+			pairs.add(quota.Pair{Queue: item.Queue, Partition: item.Partition})
+			return nil
+		})
+		if err != nil {
+			return ask, wire.AsError(err)
+		}
+		ask.Pairs = pairs.list
+	case wire.OpAck, wire.OpAckBatch:
+		if _, err := wire.ScanAck(body, ex.route.Op == wire.OpAckBatch); err != nil {
+			return ask, wire.AsError(err)
+		}
+	case wire.OpConfigure:
+		r, err := wire.ScanConfigure(body)
+		if err != nil {
+			return ask, wire.AsError(err)
+		}
+		ask.Pairs, ask.Retention = []quota.Pair{{Queue: r.Queue}}, r.Retention()
+	case wire.OpPop, wire.OpPopPartition:
+		if ex.pop.Wait {
+			ask.Wait, ask.Deadline = true, ex.start.Add(ex.pop.Timeout)
+		}
+	}
+	return ask, nil
+}
+
+// pairSet collects distinct pairs: pushes name one or a few partitions, in runs.
+type pairSet struct {
+	list []quota.Pair
+	seen map[quota.Pair]struct{} // once list is long
+}
+
+const longPairList = 16
+
+func (s *pairSet) add(p quota.Pair) {
+	if n := len(s.list); n > 0 && s.list[n-1] == p {
+		return
+	}
+	if s.seen == nil && len(s.list) < longPairList {
+		for _, q := range s.list {
+			if q == p {
+				return
+			}
+		}
+		s.list = append(s.list, p)
+		return
+	}
+	if s.seen == nil {
+		s.seen = make(map[quota.Pair]struct{}, 4*longPairList)
+		for _, q := range s.list {
+			s.seen[q] = struct{}{}
+		}
+	}
+	if _, ok := s.seen[p]; !ok {
+		s.seen[p] = struct{}{}
+		s.list = append(s.list, p)
+	}
+}

@@ -1,0 +1,147 @@
+package proxy
+
+import (
+	"bufio"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/wire"
+)
+
+// silence keeps a benchmark's own log out of its numbers.
+func silence(w *world) {
+	w.gateway.log = slog.New(slog.DiscardHandler)
+}
+
+// minimalBroker answers every request with the same 201, reading heads and lengths only.
+func minimalBroker(b *testing.B) (address string) {
+	b.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { ln.Close() })
+	answer := []byte("HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n[{\"index\":0}]")
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				br := bufio.NewReaderSize(c, 16<<10)
+				for {
+					length := 0
+					for {
+						line, err := br.ReadSlice('\n')
+						if err != nil {
+							return
+						}
+						if len(line) <= 2 {
+							break
+						}
+						if rest, ok := strings.CutPrefix(string(line), "Content-Length: "); ok {
+							length, _ = strconv.Atoi(strings.TrimSpace(rest))
+						}
+					}
+					if _, err := br.Discard(length); err != nil {
+						return
+					}
+					if _, err := c.Write(answer); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return ln.Addr().String()
+}
+
+// BenchmarkPush is a 1 KB push through the gateway on keep-alive connections; client and broker are in the process and
+// in the numbers.
+func BenchmarkPush(b *testing.B) {
+	w := setup(b, options{address: minimalBroker(b), facts: func(w *world) {
+		w.cluster.Limits.RequestsPerSecond, w.cluster.Limits.RequestsBurst = one(1e9), one(1e9)
+		w.cluster.Limits.MessagesPerSecond, w.cluster.Limits.MessagesBurst = one(1e9), one(1e9)
+	}})
+	silence(w)
+	body := `{"items":[{"queue":"orders","partition":"p1","transactionId":"0198f0aa-0000-7000-8000-000000000000","payload":{"text":"` + strings.Repeat("x", 900) + `"}}]}`
+	request := []byte(w.push(body, "Content-Type: application/json", "Accept: */*", "User-Agent: bench"))
+	b.ReportAllocs()
+	b.SetParallelism(8)
+	b.RunParallel(func(pb *testing.PB) {
+		c, err := net.Dial("tcp", w.plain)
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		defer c.Close()
+		br := bufio.NewReader(c)
+		for pb.Next() {
+			if _, err := c.Write(request); err != nil {
+				b.Error(err)
+				return
+			}
+			length := 0
+			for {
+				line, err := br.ReadSlice('\n')
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if len(line) <= 2 {
+					break
+				}
+				if rest, ok := strings.CutPrefix(string(line), "Content-Length: "); ok {
+					length, _ = strconv.Atoi(strings.TrimSpace(rest))
+				}
+			}
+			if _, err := io.CopyN(io.Discard, br, int64(length)); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+// BenchmarkJudge is the policy on a head: walls, route, credential, cluster, request bucket.
+func BenchmarkJudge(b *testing.B) {
+	w := setup(b, options{address: minimalBroker(b), facts: func(w *world) {
+		w.cluster.Limits.RequestsPerSecond, w.cluster.Limits.RequestsBurst = one(1e9), one(1e9)
+	}})
+	silence(w)
+	var h fasthttp.RequestHeader
+	if err := h.Read(bufio.NewReader(strings.NewReader(w.push(aPush, "Content-Type: application/json", "Accept: */*", "User-Agent: bench")))); err != nil {
+		b.Fatal(err)
+	}
+	var ctx fasthttp.RequestCtx
+	h.CopyTo(&ctx.Request.Header)
+	c := &clientConn{gateway: w.gateway}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.ex = exchange{judged: true, id: "r"}
+		if e := w.gateway.judgeHead(&h, c); e != nil {
+			b.Fatal(e)
+		}
+	}
+}
+
+// BenchmarkMeasure is the scan of a 1 KB push.
+func BenchmarkMeasure(b *testing.B) {
+	body := []byte(`{"items":[{"queue":"orders","partition":"p1","payload":{"text":"` + strings.Repeat("x", 950) + `"}}]}`)
+	ex := &exchange{route: &wire.Routes[0]}
+	b.ReportAllocs()
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		if _, e := measure(ex, body); e != nil {
+			b.Fatal(e)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package proxy
+
+import (
+	"io"
+	"math/bits"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/wire"
+)
+
+const (
+	smallestBody = 4 << 10
+	// firstRead is how much is reserved for a long body before its bytes come: what a client merely announces must
+	// not fill the budget.
+	firstRead = 256 << 10
+	// prefetched is how much of a body fasthttp has read before a handler runs.
+	prefetched = 8 << 10
+	// maxIgnoredBody is the cap of a body that the route has no use for.
+	maxIgnoredBody = 64 << 10
+)
+
+// bodies pools buffers of smallestBody << class bytes.
+var bodies [24]sync.Pool
+
+// bodyBuffer is a request body in memory, charged to the byte budget by the size of its buffer.
+type bodyBuffer struct {
+	b      []byte // what was read
+	class  int
+	budget *byteBudget
+	load   *clusterLoad
+}
+
+func classOf(n int64) int {
+	if n <= smallestBody {
+		return 0
+	}
+	return bits.Len64(uint64(n-1) / smallestBody)
+}
+
+func takeBody(class int) []byte {
+	if v, ok := bodies[class].Get().(*[]byte); ok {
+		return *v
+	}
+	return make([]byte, smallestBody<<class)
+}
+
+func putBody(class int, b []byte) {
+	b = b[:cap(b)]
+	bodies[class].Put(&b)
+}
+
+// newBodyBuffer returns nil when the budget is used up.
+func newBodyBuffer(budget *byteBudget, load *clusterLoad, size int64) *bodyBuffer {
+	class := classOf(size)
+	if !budget.take(load, smallestBody<<class) {
+		return nil
+	}
+	return &bodyBuffer{b: takeBody(class)[:0], class: class, budget: budget, load: load}
+}
+
+// grow doubles the buffer, or reports that the budget is used up.
+func (b *bodyBuffer) grow() bool {
+	if b.class+1 >= len(bodies) || !b.budget.take(b.load, smallestBody<<(b.class+1)) {
+		return false
+	}
+	bigger := append(takeBody(b.class + 1)[:0], b.b...)
+	putBody(b.class, b.b)
+	b.budget.give(b.load, smallestBody<<b.class)
+	b.b = bigger
+	b.class++
+	return true
+}
+
+// release returns the buffer and its bytes of the budget. The body must not be used afterwards. nil is allowed.
+func (b *bodyBuffer) release() {
+	if b == nil {
+		return
+	}
+	putBody(b.class, b.b)
+	b.budget.give(b.load, smallestBody<<b.class)
+	b.b = nil
+}
+
+// bodyLimit is the cap of the body of a route for a cluster, and whether it is the plan's.
+func (g *Gateway) bodyLimit(route *wire.Route, cluster *plans.Cluster) (limit int64, planned bool) {
+	switch route.Op {
+	case wire.OpPush, wire.OpAck, wire.OpAckBatch, wire.OpConfigure, wire.OpExtend:
+	default:
+		return maxIgnoredBody, false
+	}
+	limit = g.cfg.MaxBodyBytes
+	l := &cluster.Limits
+	if l.MaxBodyBytes != nil && l.Mode(plans.LimitBody) == plans.Enforce && *l.MaxBodyBytes < limit {
+		return *l.MaxBodyBytes, true
+	}
+	return limit, false
+}
+
+func bodyTooLarge(size, limit int64, planned bool) *wire.Error {
+	e := wire.Errorf(wire.PayloadTooLarge, "the request body is larger than %d bytes", limit)
+	e.Close = true
+	if planned {
+		e.Limit = &wire.Limit{Name: plans.LimitBody, Limit: float64(limit), Used: float64(size), Unit: "bytes"}
+	}
+	return e
+}
+
+func overloaded(detail string) *wire.Error {
+	return &wire.Error{Code: wire.GatewayOverloaded, Detail: detail, RetryAfter: time.Second, Close: true}
+}
+
+// readBody reads the body of an accepted head, under the byte caps, the shared budget and the pace. Its faults leave
+// the rest unread and close the connection. The caller releases the buffer, which is nil for a request without a body.
+func (g *Gateway) readBody(ctx *fasthttp.RequestCtx, c *clientConn) (*bodyBuffer, *wire.Error) {
+	ex := &c.ex
+	stream := ctx.RequestBodyStream()
+	if stream == nil {
+		return nil, nil
+	}
+	limit, planned := g.bodyLimit(ex.route, ex.cluster)
+	declared := int64(ctx.Request.Header.ContentLength()) // -1: chunked
+	buf := newBodyBuffer(g.budget, ex.load, min(max(declared, smallestBody), firstRead))
+	if buf == nil {
+		return nil, overloaded("the gateway's memory for request bodies is used up")
+	}
+	fail := func(e *wire.Error) (*bodyBuffer, *wire.Error) {
+		ex.bytesIn = len(buf.b)
+		buf.release()
+		return nil, e
+	}
+	for {
+		if len(buf.b) == cap(buf.b) && !buf.grow() {
+			return fail(overloaded("the gateway's memory for request bodies is used up"))
+		}
+		if declared < 0 || declared > prefetched {
+			if c.Conn.SetReadDeadline(g.bodyDeadline(ex.start, max(declared, int64(len(buf.b))), int64(len(buf.b)))) != nil {
+				return fail(malformed("the request body is incomplete"))
+			}
+		}
+		n, err := stream.Read(buf.b[len(buf.b):cap(buf.b)])
+		buf.b = buf.b[:len(buf.b)+n]
+		if size := int64(len(buf.b)); size > limit {
+			return fail(bodyTooLarge(size, limit, planned))
+		}
+		switch {
+		case err == nil:
+		case err == io.EOF && (declared < 0 || int64(len(buf.b)) == declared):
+			if len(ctx.Request.Header.PeekTrailerKeys()) > 0 {
+				return fail(malformed("trailers are not accepted"))
+			}
+			ex.bytesIn = len(buf.b)
+			return buf, nil
+		case isTimeout(err):
+			return fail(&wire.Error{Code: wire.SlowBody, Close: true})
+		case isHangUp(err):
+			return fail(malformed("the request body is incomplete"))
+		default:
+			return fail(malformed("the request body is malformed"))
+		}
+	}
+}
+
+// bodyDeadline is until when the next bytes of a body must have come: the whole has its time, and once the grace is
+// over the average may not fall under the pace.
+func (g *Gateway) bodyDeadline(start time.Time, size, read int64) time.Time {
+	whole := start.Add(g.cfg.BodyTime + time.Duration(size>>20)*time.Second)
+	pace := start.Add(g.cfg.BodyGrace + time.Duration(float64(read)/float64(g.cfg.BodyPace)*float64(time.Second)))
+	return earliest(whole, pace)
+}
+
+// drainBody reads the rest of a small body whose request is refused, so that the connection can be kept. It reports
+// whether the body's end was reached in time.
+func drainBody(stream io.Reader) bool {
+	if stream == nil {
+		return true
+	}
+	n, err := io.Copy(io.Discard, io.LimitReader(stream, maxIgnoredBody+1))
+	return err == nil && n <= maxIgnoredBody
+}

@@ -1,0 +1,200 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/quota"
+	"github.com/queengate/queengate/wire"
+)
+
+// Cells is the gateway's own business with the brokers of all cells: where they are, how it proves itself to them, and
+// what it asks them about tenants. It is the Seeder of the gateway's ledger. Safe for concurrent use.
+type Cells struct {
+	log    *slog.Logger
+	book   Book
+	pools  *pools
+	tokens *cellTokens
+	dialer *upstreamDialer
+}
+
+var _ quota.Seeder = (*Cells)(nil)
+
+func newCells(log *slog.Logger, c *Config, book Book) *Cells {
+	d := &upstreamDialer{connectTime: c.ConnectTime, maxIdle: c.MaxIdleUpstreams}
+	return &Cells{log: log, book: book, pools: newPools(log, c, d), tokens: newCellTokens(c.CellKey), dialer: d}
+}
+
+// subjectGateway is who asks when no client does.
+const subjectGateway = "gateway"
+
+// maxInternalAnswer bounds what is read of an answer to a question of ours.
+const maxInternalAnswer = 16 << 20
+
+// ask makes one internal call to a ready broker of the cell on behalf of a cluster and reads the JSON answer into out.
+func (cs *Cells) ask(ctx context.Context, p *pool, as *plans.Cluster, method, path string, body []byte, out any) error {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return errors.New("an internal call without a deadline")
+	}
+	b := p.pick(as.BrokerTenant, needReady, nil)
+	if b == nil {
+		return fmt.Errorf("cell %s has no ready broker", p.cell)
+	}
+	now := time.Now()
+	tok, err := cs.tokens.of(as, wire.AccessInternal, subjectGateway, now)
+	if err != nil {
+		return err
+	}
+	head := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n%s%s: %s\r\nContent-Length: %d\r\n",
+		method, path, b.address, tok.lines, wire.HeaderRequestID, newRequestID(), len(body))
+	if len(body) > 0 {
+		head = append(head, "Content-Type: application/json\r\n"...)
+	}
+	head = append(head, "\r\n"...)
+	a, wrote, err := cs.dialer.do(b, nil, head, body, deadline)
+	if err != nil {
+		if !wrote && unreachable(err) {
+			b.failed()
+		}
+		return fmt.Errorf("ask %s of broker %s: %w", path, b.address, err)
+	}
+	status := a.status()
+	var text []byte
+	if s := a.resp.BodyStream(); s != nil {
+		if text, err = io.ReadAll(io.LimitReader(s, maxInternalAnswer+1)); err != nil || len(text) > maxInternalAnswer {
+			a.abandon()
+			return fmt.Errorf("read %s of broker %s: %w", path, b.address, err)
+		}
+	}
+	a.release()
+	if status != 200 {
+		return fmt.Errorf("ask %s of broker %s: status %d", path, b.address, status)
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("read %s of broker %s: %w", path, b.address, err)
+	}
+	return nil
+}
+
+// namesPage is how many names one question asks for.
+const namesPage = 5000
+
+// Seed implements quota.Seeder with the names the cluster's brokers know.
+func (cs *Cells) Seed(ctx context.Context, c *plans.Cluster, each func(quota.Pair) error) error {
+	p, err := cs.pools.of(cs.book.Snapshot(), c.Cell)
+	if err != nil {
+		return err
+	}
+	var after wire.QueuePartition
+	for {
+		path := "/internal/v1/tenants/" + c.BrokerTenant.String() + "/names?limit=" + strconv.Itoa(namesPage)
+		if after != (wire.QueuePartition{}) {
+			path += "&after_queue=" + url.QueryEscape(after.Queue) + "&after_partition=" + url.QueryEscape(after.Partition)
+		}
+		var page wire.NamesPage
+		if err := cs.ask(ctx, p, c, "GET", path, nil, &page); err != nil {
+			return err
+		}
+		for _, n := range page.Names {
+			if err := each(quota.Pair{Queue: n.Queue, Partition: n.Partition}); err != nil {
+				return err
+			}
+		}
+		if !page.More || len(page.Names) == 0 {
+			return nil
+		}
+		after = page.Names[len(page.Names)-1]
+	}
+}
+
+// usage asks a cell how many bytes the tenants of some clusters retain.
+func (cs *Cells) usage(ctx context.Context, cell string, tenants []uuid.UUID) ([]wire.TenantUsage, error) {
+	p, err := cs.pools.of(cs.book.Snapshot(), cell)
+	if err != nil {
+		return nil, err
+	}
+	var all []wire.TenantUsage
+	for some := range slices.Chunk(tenants, wire.MaxUsageTenants) {
+		body, err := json.Marshal(wire.UsageQuestion{Tenants: some})
+		if err != nil {
+			return nil, fmt.Errorf("encode the question of usage: %w", err)
+		}
+		var answer wire.UsageAnswer
+		// The question is about many tenants, so it is asked as none of them.
+		if err := cs.ask(ctx, p, &p.self, "POST", "/internal/v1/tenants/usage", body, &answer); err != nil {
+			return nil, err
+		}
+		all = append(all, answer.Tenants...)
+	}
+	return all, nil
+}
+
+// followUsage asks every cell, once per UsageInterval, about the clusters that were in use lately, and hands the
+// measures to the ledger. Cells are asked side by side: a dead one delays no other.
+func (g *Gateway) followUsage(ctx context.Context) error {
+	tick := time.NewTicker(g.cfg.UsageInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			g.measureUsage(ctx, now)
+		}
+	}
+}
+
+// recently is how long after its last request a cluster's usage is still followed: deletions and retention go on.
+const recently = time.Minute
+
+func (g *Gateway) measureUsage(ctx context.Context, now time.Time) {
+	snap := g.book.Snapshot()
+	byCell := map[string]map[uuid.UUID]*plans.Cluster{}
+	for _, id := range g.loads.active(now.Add(-recently), now) {
+		c := snap.ClusterByID(id)
+		if c == nil {
+			continue
+		}
+		if byCell[c.Cell] == nil {
+			byCell[c.Cell] = map[uuid.UUID]*plans.Cluster{}
+		}
+		byCell[c.Cell][c.BrokerTenant] = c
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.UsageInterval)
+	defer cancel()
+	var asking errgroup.Group
+	for cell, clusters := range byCell {
+		asking.Go(func() error {
+			tenants := make([]uuid.UUID, 0, len(clusters))
+			for t := range clusters {
+				tenants = append(tenants, t)
+			}
+			found, err := g.cells.usage(ctx, cell, tenants)
+			if err != nil {
+				g.log.Warn("usage is not known", "cell", cell, "err", err)
+				return nil // the last measure stays in force
+			}
+			for _, u := range found {
+				if c := clusters[u.Tenant]; c != nil {
+					g.gate.Measured(c, quota.Usage{RetainedBytes: u.RetainedBytes, ComputedAt: u.ComputedAt})
+				}
+			}
+			return nil
+		})
+	}
+	// No member fails.
+	_ = asking.Wait()
+}

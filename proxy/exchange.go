@@ -1,0 +1,133 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/proxy/auth"
+	"github.com/queengate/queengate/quota"
+	"github.com/queengate/queengate/wire"
+)
+
+// exchange is what is known about the request a connection is serving. It lives in its clientConn and is overwritten by
+// the next request.
+type exchange struct {
+	judged  bool
+	start   time.Time
+	id      string // request id
+	head    head
+	route   *wire.Route // nil when none matched
+	params  wire.Params
+	query   []byte // raw, of a route other than a pop
+	pop     wire.PopQuery
+	cluster *plans.Cluster // nil before the credential and the host are settled
+	load    *clusterLoad
+	subject string // of the principal
+
+	principal auth.Principal
+	report    quota.Report
+	refusal   *wire.Error // what the head is refused with
+
+	// admission is ended by exactly one of settle and refund; nil before and afterwards.
+	admission *quota.Admission
+
+	bytesIn int
+	cause   error // behind a 5xx, for the log
+}
+
+// waits reports whether the request is a long poll.
+func (ex *exchange) waits() bool {
+	return ex.route != nil && ex.route.Cost == wire.CostDelivery && ex.pop.Wait
+}
+
+// settle ends the admission of a request that reached a broker, or may have.
+func (g *Gateway) settle(ex *exchange, o quota.Outcome) {
+	if a := ex.admission; a != nil {
+		ex.admission = nil
+		g.gate.Settle(a, o, time.Now())
+	}
+}
+
+// refund ends the admission of a request that certainly took no effect.
+func (g *Gateway) refund(ex *exchange) {
+	if a := ex.admission; a != nil {
+		ex.admission = nil
+		g.gate.Refund(a, time.Now())
+	}
+}
+
+// finish counts and logs an exchange whose answer stands in the response. It is called once per request, when the
+// answer is complete or, for a streamed one, when its last byte was passed on.
+func (g *Gateway) finish(ex *exchange, status int, code wire.Code, limit string, bytesOut int) {
+	now := time.Now()
+	g.metrics.observe(ex.route, status, code, now.Sub(ex.start))
+	a := httpkit.Access{
+		RequestID: ex.id, Status: status, Code: string(code), Limit: limit, Duration: now.Sub(ex.start),
+		BytesIn: ex.bytesIn, BytesOut: bytesOut, Principal: ex.subject, Err: ex.cause,
+	}
+	if ex.route != nil {
+		a.Method, a.Route = ex.route.Method, ex.route.Pattern
+	}
+	if ex.cluster != nil {
+		a.Cluster, a.Tenant = ex.cluster.Slug, ex.cluster.Tenant
+	}
+	a.Log(g.log)
+}
+
+// refuse answers e and finishes the exchange.
+func (g *Gateway) refuse(ctx *fasthttp.RequestCtx, c *clientConn, e *wire.Error) {
+	ex := &c.ex
+	status := e.Code.Status()
+	if ex.waits() && status >= 401 && status < 500 {
+		g.holdRefusal(c)
+	}
+	if e.Close {
+		c.closeAfter()
+	}
+	if ex.cause == nil && status >= 500 {
+		ex.cause = e.Unwrap()
+	}
+	setLimitHeaders(&ctx.Response.Header, &ex.report)
+	httpkit.WriteError(ctx, e, ex.id)
+	limit := ""
+	if e.Limit != nil {
+		limit = e.Limit.Name
+	}
+	g.finish(ex, status, e.Code, limit, len(ctx.Response.Body()))
+}
+
+// closing returns e as an error whose answer ends the connection.
+func closing(e *wire.Error) *wire.Error {
+	if e.Close {
+		return e
+	}
+	c := *e
+	c.Close = true
+	return &c
+}
+
+// holdRefusal delays the answer to a refused waiting poll: published clients poll again at once on every 4xx, as fast
+// as they are refused (spec/sdk-contract.md 1.3). It holds no slot, ends when the client goes or the gateway drains,
+// and the number of held polls is bounded: beyond it refusals are answered at once.
+func (g *Gateway) holdRefusal(c *clientConn) {
+	if g.cfg.RefusalHold <= 0 || g.heldRefusals.Add(1) > int64(g.cfg.MaxHeldRefusals) {
+		if g.cfg.RefusalHold > 0 {
+			g.heldRefusals.Add(-1)
+		}
+		return
+	}
+	defer g.heldRefusals.Add(-1)
+	gone := make(chan struct{})
+	stop := c.watch(func() { close(gone) })
+	defer stop()
+	pause := time.NewTimer(g.cfg.RefusalHold)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-gone:
+	case <-g.draining:
+	}
+}

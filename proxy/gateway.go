@@ -1,0 +1,152 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/proxy/auth"
+	"github.com/queengate/queengate/quota"
+)
+
+// Book is where the gateway finds what it decides with. *plans.Book is one.
+type Book interface {
+	// Snapshot returns the current snapshot; never nil.
+	Snapshot() *plans.Snapshot
+}
+
+// Options are what a Gateway is made of.
+type Options struct {
+	Log      *slog.Logger
+	Config   Config
+	Book     Book
+	Verifier *auth.Verifier
+	Metrics  prometheus.Registerer
+}
+
+// Gateway serves the data path on any number of listeners. Its methods are safe for concurrent use unless they say
+// otherwise.
+type Gateway struct {
+	log      *slog.Logger
+	cfg      Config
+	book     Book
+	verifier *auth.Verifier
+	gate     *quota.Gate
+	cells    *Cells
+	pools    *pools
+	tokens   *cellTokens
+	dialer   *upstreamDialer
+	server   *fasthttp.Server
+	metrics  *metrics
+
+	headWalls   headWalls
+	walls       *connWalls
+	loads       *loads
+	budget      *byteBudget
+	parked      parkedCalls
+	sharedHosts map[string]struct{}
+	domains     map[string]struct{}
+
+	heldRefusals atomic.Int64
+	serving      atomic.Bool
+	draining     chan struct{} // closed when the drain begins
+	drainOnce    sync.Once
+
+	listeners []*clientListener // before Run
+}
+
+// New returns a Gateway that listens nowhere yet. It does no I/O and starts nothing. The error reports all problems of
+// the configuration.
+func New(o Options) (*Gateway, error) {
+	if err := o.Config.Validate(); err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	cfg := o.Config.withDefaults()
+	cells := newCells(o.Log, &cfg, o.Book)
+	g := &Gateway{
+		log: o.Log, cfg: cfg, book: o.Book, verifier: o.Verifier, cells: cells, pools: cells.pools, tokens: cells.tokens,
+		dialer: cells.dialer, headWalls: headWalls{maxHeaders: cfg.MaxHeaders}, walls: newConnWalls(&cfg), loads: newLoads(),
+		budget: newByteBudget(&cfg), parked: parkedCalls{calls: map[*call]struct{}{}},
+		sharedHosts: map[string]struct{}{}, domains: map[string]struct{}{}, draining: make(chan struct{}),
+	}
+	for _, h := range cfg.SharedHosts {
+		g.sharedHosts[strings.ToLower(strings.Trim(h, "[]."))] = struct{}{}
+	}
+	for _, d := range cfg.Domains {
+		g.domains[strings.ToLower(strings.Trim(d, "."))] = struct{}{}
+	}
+	g.metrics = newMetrics(o.Metrics, g)
+	g.gate = quota.NewGate(o.Log, quota.WithSeeder(cells), quota.WithRegisterer(o.Metrics))
+	g.server = g.newServer()
+	return g, nil
+}
+
+// Gate returns the gateway's ledger, for those who show usage.
+func (g *Gateway) Gate() *quota.Gate { return g.gate }
+
+// Listen adds a listener, plain or TLS, which the gateway owns from now on. Before Run only, not concurrently.
+func (g *Gateway) Listen(ln net.Listener) {
+	g.listeners = append(g.listeners, &clientListener{Listener: ln, gateway: g})
+}
+
+// Run serves all listeners until ctx ends, then drains: readiness goes red, load balancers get DrainDelay to notice,
+// waiting polls end, nothing new is accepted, and requests under way have DrainTime. It returns when everything it
+// started has ended; requests that outlast DrainTime are cut off and make an error.
+func (g *Gateway) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, ln := range g.listeners {
+		group.Go(func() error {
+			if err := g.server.Serve(ln); err != nil {
+				return fmt.Errorf("serve %s: %w", ln.Addr(), err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error { return g.followUsage(ctx) })
+	group.Go(func() error {
+		<-ctx.Done()
+		return g.drain()
+	})
+	g.serving.Store(true)
+	err := group.Wait()
+	g.pools.close()
+	return err
+}
+
+// drain ends the service in order; see Run.
+func (g *Gateway) drain() error {
+	g.serving.Store(false)
+	if g.cfg.DrainDelay > 0 {
+		// Nothing ends this wait early: the process was told to stop, and load balancers need the time.
+		time.Sleep(g.cfg.DrainDelay)
+	}
+	g.drainOnce.Do(func() { close(g.draining) })
+	g.parked.drain()
+	for _, ln := range g.listeners {
+		// Shutdown closes them too, but only those whose Serve has come that far; it reports the error.
+		_ = ln.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.DrainTime)
+	defer cancel()
+	err := g.server.ShutdownWithContext(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		n := g.walls.cut()
+		// The handlers see their connections closed; their upstream deadlines end the rest.
+		err = fmt.Errorf("%d connections were cut off after %s of draining", n, g.cfg.DrainTime)
+	}
+	if err != nil {
+		return fmt.Errorf("drain the gateway: %w", err)
+	}
+	return nil
+}

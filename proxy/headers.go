@@ -1,0 +1,219 @@
+package proxy
+
+import (
+	"crypto/ed25519"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/quota"
+	"github.com/queengate/queengate/wire"
+)
+
+const (
+	// headerDegraded says on a pop's 204 that it stands for a broker that did not answer.
+	headerDegraded = "X-Queen-Degraded"
+	// headerDelivered is a broker's count of first deliveries in the answer to a pop.
+	headerDelivered = "X-Queen-Delivered"
+)
+
+// A cell token lives tokenLife and is minted anew after tokenRenew, so that what goes out is good for at least the
+// difference, whatever the clocks of gateway and broker say about the rest.
+const (
+	tokenLife  = 120 * time.Second
+	tokenRenew = 60 * time.Second
+)
+
+// cellToken is a signed statement to a broker as header lines, ready to be copied into a request.
+type cellToken struct {
+	cluster *plans.Cluster
+	lines   []byte // "Authorization: …\r\nX-Queen-Tenant: …\r\n"
+	renew   time.Time
+}
+
+type tokenKey struct {
+	cluster uuid.UUID
+	access  wire.Access
+	subject string
+}
+
+// cellTokens mints and remembers tokens. Safe for concurrent use.
+type cellTokens struct {
+	key ed25519.PrivateKey
+
+	// mu guards byKey.
+	mu    sync.RWMutex
+	byKey map[tokenKey]*cellToken
+}
+
+// sweepTokens is the size from which stale tokens are looked for at every minting.
+const sweepTokens = 4096
+
+func newCellTokens(key ed25519.PrivateKey) *cellTokens {
+	return &cellTokens{key: key, byKey: map[tokenKey]*cellToken{}}
+}
+
+// of returns a token that names the cluster's tenant and caps, the subject and the least access level of a route. A
+// changed plan is a new *plans.Cluster, hence a new token.
+func (t *cellTokens) of(c *plans.Cluster, access wire.Access, subject string, now time.Time) (*cellToken, error) {
+	k := tokenKey{c.ID, access, subject}
+	t.mu.RLock()
+	tok := t.byKey[k]
+	t.mu.RUnlock()
+	if tok != nil && tok.cluster == c && now.Before(tok.renew) {
+		return tok, nil
+	}
+	claims := wire.CellClaims{
+		Subject: subject, Tenant: c.BrokerTenant, Cluster: c.Slug, Access: access, Expires: now.Add(tokenLife),
+	}
+	if c.Limits.Mode(plans.LimitQueues) == plans.Enforce {
+		claims.MaxQueues = c.Limits.MaxQueues
+	}
+	if c.Limits.Mode(plans.LimitPartitions) == plans.Enforce {
+		claims.MaxPartitions = c.Limits.MaxPartitionsPerQueue
+	}
+	signed, err := wire.SignCell(t.key, c.Cell, claims, now)
+	if err != nil {
+		return nil, fmt.Errorf("sign for cell %s: %w", c.Cell, err)
+	}
+	lines := fmt.Appendf(nil, "Authorization: Bearer %s\r\n%s: %s\r\n", signed, wire.HeaderTenant, c.BrokerTenant)
+	tok = &cellToken{cluster: c, lines: lines, renew: now.Add(tokenRenew)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.byKey) >= sweepTokens {
+		for k, old := range t.byKey {
+			if now.After(old.renew) {
+				delete(t.byKey, k)
+			}
+		}
+	}
+	t.byKey[k] = tok
+	return tok, nil
+}
+
+// appendHead appends the head of the request a broker gets. Nothing in it is a byte the client sent: path and query
+// are written from their parsed form, headers come from an allow-list. wait is the rest of a waiting poll's time.
+func appendHead(dst []byte, ex *exchange, tok *cellToken, address string, wait time.Duration, bodyLen int) []byte {
+	r := ex.route
+	dst = append(dst, r.Method...)
+	dst = append(dst, ' ')
+	dst = wire.AppendPath(dst, r, ex.params)
+	switch {
+	case r.Cost == wire.CostDelivery:
+		q := ex.pop
+		if q.Wait {
+			q.Timeout, q.TimeoutGiven = wait, true
+		}
+		dst = append(dst, '?')
+		dst = q.AppendQuery(dst)
+	case len(ex.query) > 0:
+		dst = append(dst, '?')
+		dst, _ = appendQuery(dst, ex.query) // classify has seen that it is well-formed
+	}
+	dst = append(dst, " HTTP/1.1\r\nHost: "...)
+	dst = append(dst, address...)
+	dst = append(dst, "\r\n"...)
+	dst = append(dst, tok.lines...)
+	dst = append(dst, wire.HeaderRequestID+": "...)
+	dst = append(dst, ex.id...)
+	if isTraceparent(ex.head.traceparent) {
+		dst = append(dst, "\r\ntraceparent: "...)
+		dst = append(dst, ex.head.traceparent...)
+	}
+	if bodyLen > 0 {
+		dst = append(dst, "\r\nContent-Type: application/json"...)
+	}
+	if bodyLen > 0 || r.Method == fasthttp.MethodPost {
+		dst = append(dst, "\r\nContent-Length: "...)
+		dst = strconv.AppendInt(dst, int64(bodyLen), 10)
+	}
+	return append(dst, "\r\n\r\n"...)
+}
+
+// isTraceparent accepts a version 00 trace context (W3C Trace Context, 3.2).
+func isTraceparent(b []byte) bool {
+	const form = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	if len(b) != len(form) || b[0] != '0' || b[1] != '0' || b[2] != '-' || b[35] != '-' || b[52] != '-' {
+		return false
+	}
+	hex := func(b []byte) (ok, nonZero bool) {
+		for _, c := range b {
+			if !isDigit(c) && (c < 'a' || c > 'f') {
+				return false, false
+			}
+			nonZero = nonZero || c != '0'
+		}
+		return true, nonZero
+	}
+	trace, someTrace := hex(b[3:35])
+	span, someSpan := hex(b[36:52])
+	flags, _ := hex(b[53:])
+	return trace && someTrace && span && someSpan && flags
+}
+
+// names are header names as bytes: they are set on every answer, and fasthttp would normalise a string each time.
+var names = struct {
+	requestID, limitName, limitLimit, limitRemaining, limitReset, limitMode, rateLimitPolicy, rateLimit []byte
+}{
+	[]byte(wire.HeaderRequestID), []byte(wire.HeaderLimitName), []byte(wire.HeaderLimitLimit), []byte(wire.HeaderLimitRemaining),
+	[]byte(wire.HeaderLimitReset), []byte(wire.HeaderLimitMode), []byte(wire.HeaderRateLimitPolicy), []byte(wire.HeaderRateLimit),
+}
+
+// setRequestID states the request's id.
+func setRequestID(h *fasthttp.ResponseHeader, id string) {
+	var room [64]byte
+	h.SetCanonical(names.requestID, append(room[:0], id...))
+}
+
+// setLimitHeaders states the limit closest to refusing. A report without a name states nothing: the plan has no limit
+// on the route.
+func setLimitHeaders(h *fasthttp.ResponseHeader, r *quota.Report) {
+	if r.Name == "" {
+		return
+	}
+	limit := int64(max(0, r.Limit))
+	remaining := int64(max(0, math.Floor(r.Remaining)))
+	reset := int64(math.Ceil(r.Reset.Seconds()))
+	mode := "enforce"
+	if r.Mode == plans.Shadow {
+		mode = "shadow"
+	}
+	var room [96]byte
+	text := room[:0]
+	set := func(name []byte) {
+		h.SetCanonical(name, text)
+		text = room[:0]
+	}
+	text = append(text, r.Name...)
+	set(names.limitName)
+	text = strconv.AppendInt(text, limit, 10)
+	set(names.limitLimit)
+	text = strconv.AppendInt(text, remaining, 10)
+	set(names.limitRemaining)
+	text = strconv.AppendInt(text, reset, 10)
+	set(names.limitReset)
+	text = append(text, mode...)
+	set(names.limitMode)
+
+	// Structured fields of the IETF draft: "req";q=120;w=2 and "req";r=118;t=1.
+	text = append(append(append(text, '"'), r.Name...), `";q=`...)
+	text = strconv.AppendInt(text, limit, 10)
+	if w := int64(math.Ceil(r.Window.Seconds())); w > 0 {
+		text = append(text, ";w="...)
+		text = strconv.AppendInt(text, w, 10)
+	}
+	set(names.rateLimitPolicy)
+	text = append(append(append(text, '"'), r.Name...), `";r=`...)
+	text = strconv.AppendInt(text, remaining, 10)
+	if reset > 0 {
+		text = append(text, ";t="...)
+		text = strconv.AppendInt(text, reset, 10)
+	}
+	set(names.rateLimit)
+}

@@ -1,0 +1,148 @@
+package proxy
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/queengate/queengate/wire"
+)
+
+// metrics are the series of the data path. Labels are bounded: patterns of the route table, statuses and codes of the
+// catalogue, cells and their brokers.
+type metrics struct {
+	requests       *prometheus.CounterVec
+	seconds        perRoute
+	upstreamTime   perRoute
+	parked         prometheus.Gauge
+	hangUps        prometheus.Counter
+	panics         prometheus.Counter
+	connsRefused   prometheus.Counter
+	upstreamErrors *prometheus.CounterVec
+
+	// counters caches requests by its labels: a look-up by label values hashes three strings per request.
+	counters sync.Map // requestLabels -> prometheus.Counter
+}
+
+type requestLabels struct {
+	op     wire.Op
+	status int
+	code   wire.Code
+}
+
+// routeLabel names a route; what matched none has one name, whatever was asked for.
+func routeLabel(r *wire.Route) string {
+	if r == nil {
+		return "unknown"
+	}
+	return r.Pattern
+}
+
+// perRoute is a histogram of seconds with one observer per operation, looked up once.
+type perRoute []prometheus.Observer
+
+func newPerRoute(v *prometheus.HistogramVec) perRoute {
+	p := perRoute{v.WithLabelValues(routeLabel(nil))}
+	for i := range wire.Routes {
+		r := &wire.Routes[i]
+		for int(r.Op) >= len(p) {
+			p = append(p, p[0])
+		}
+		if r.Class != wire.ClassBlocked {
+			p[r.Op] = v.WithLabelValues(routeLabel(r))
+		}
+	}
+	return p
+}
+
+func (p perRoute) observe(r *wire.Route, d time.Duration) {
+	op := wire.OpNone
+	if r != nil {
+		op = r.Op
+	}
+	p[op].Observe(d.Seconds())
+}
+
+// latencies reach from the gateway's own work (a tenth of a millisecond) to the longest poll.
+var latencies = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 90}
+
+func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
+	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "queengate_proxy_request_seconds", Help: "Time from a request's head to its answer.", Buckets: latencies,
+	}, []string{"route"})
+	upstream := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "queengate_proxy_upstream_seconds", Help: "Time to the head of a broker's answer, without waiting polls.", Buckets: latencies,
+	}, []string{"route"})
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "queengate_proxy_requests_total", Help: "Requests by route, status and error code; 499 is a client that hung up.",
+		}, []string{"route", "status", "code"}),
+		parked: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "queengate_proxy_parked_polls", Help: "Waiting polls under way.",
+		}),
+		hangUps: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "queengate_proxy_hang_ups_total", Help: "Clients that hung up while their poll waited.",
+		}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "queengate_proxy_panics_total", Help: "Requests that ended in a panic.",
+		}),
+		connsRefused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "queengate_proxy_connections_refused_total", Help: "Connections closed at a wall.",
+		}),
+		upstreamErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "queengate_proxy_upstream_errors_total",
+			Help: "Attempts at a broker that failed: before a byte was sent (connect), by the deadline, lost after sending, or in the middle of the answer.",
+		}, []string{"kind"}),
+	}
+	gauge := func(name, help string, f func() float64) prometheus.GaugeFunc {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
+	}
+	reg.MustRegister(seconds, upstream, m.requests, m.parked, m.hangUps, m.panics, m.connsRefused, m.upstreamErrors,
+		gauge("queengate_proxy_connections", "Open client connections.", func() float64 { return float64(g.walls.open.Load()) }),
+		gauge("queengate_proxy_body_bytes", "Memory taken by request bodies.", func() float64 { return float64(g.budget.used.Load()) }),
+		gauge("queengate_proxy_held_refusals", "Refused polls whose answer is held back.", func() float64 { return float64(g.heldRefusals.Load()) }),
+		brokerStates{g.cells},
+	)
+	m.seconds, m.upstreamTime = newPerRoute(seconds), newPerRoute(upstream)
+	return m
+}
+
+// observe counts one finished exchange.
+func (m *metrics) observe(r *wire.Route, status int, code wire.Code, d time.Duration) {
+	k := requestLabels{status: status, code: code}
+	if r != nil {
+		k.op = r.Op
+	}
+	c, ok := m.counters.Load(k)
+	if !ok {
+		c = m.requests.WithLabelValues(routeLabel(r), strconv.Itoa(status), string(code))
+		m.counters.Store(k, c)
+	}
+	c.(prometheus.Counter).Inc()
+	m.seconds.observe(r, d)
+}
+
+// brokerStates collects what the probes say about each broker.
+type brokerStates struct{ cells *Cells }
+
+var brokerUp = prometheus.NewDesc("queengate_proxy_broker_up", "Whether a broker answers the probe.", []string{"cell", "broker", "probe"}, nil)
+
+// Describe implements prometheus.Collector.
+func (s brokerStates) Describe(d chan<- *prometheus.Desc) { d <- brokerUp }
+
+// Collect implements prometheus.Collector.
+func (s brokerStates) Collect(out chan<- prometheus.Metric) {
+	for _, p := range s.cells.pools.all() {
+		for _, b := range p.brokers {
+			for probe, up := range map[string]bool{"livez": b.live.Load(), "readyz": b.ready.Load()} {
+				v := 0.0
+				if up {
+					v = 1
+				}
+				out <- prometheus.MustNewConstMetric(brokerUp, prometheus.GaugeValue, v, p.cell, b.address, probe)
+			}
+		}
+	}
+}

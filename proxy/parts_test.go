@@ -1,0 +1,351 @@
+package proxy
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/quota"
+	"github.com/queengate/queengate/wire"
+)
+
+func testPool(n int) *pool {
+	p := &pool{log: slog.New(slog.DiscardHandler), wake: make(chan struct{})}
+	for i := range n {
+		b := &broker{pool: p, address: fmt.Sprintf("10.0.0.%d:6632", i), seed: uint64(i+1) * 0x9e3779b97f4a7c15, kick: make(chan struct{}, 1)}
+		b.live.Store(true)
+		b.ready.Store(true)
+		p.brokers = append(p.brokers, b)
+	}
+	return p
+}
+
+func TestOnlyTheTenantsOfALostBrokerMove(t *testing.T) {
+	t.Parallel()
+	const tenants = 3000
+	p := testPool(3)
+	before := map[uuid.UUID]*broker{}
+	count := map[*broker]int{}
+	for range tenants {
+		id := uuid.New()
+		b := p.pick(id, needReady, nil)
+		if b != p.owner(id) || b != p.pick(id, needLive, nil) {
+			t.Fatal("a tenant has two brokers")
+		}
+		before[id] = b
+		count[b]++
+	}
+	for b, n := range count {
+		if n < tenants/3*8/10 || n > tenants/3*12/10 {
+			t.Errorf("%s has %d of %d tenants", b.address, n, tenants)
+		}
+	}
+	changes := p.changes()
+	lost := p.brokers[1]
+	lost.failed()
+	select {
+	case <-changes:
+	default:
+		t.Error("nobody is told")
+	}
+	for id, b := range before {
+		now := p.pick(id, needReady, nil)
+		if b != lost && now != b || now == lost {
+			t.Fatalf("%s moved from %s to %s", id, b.address, now.address)
+		}
+		if other := p.pick(id, needReady, now); other == now || other == lost {
+			t.Fatal("a second attempt goes to the same broker")
+		}
+	}
+	lost.probed(lost.seenFaults()-1, true, true)
+	if lost.able(needLive) {
+		t.Error("a probe that began before the failure brings a broker back")
+	}
+	lost.probed(lost.seenFaults(), true, false)
+	if !lost.able(needLive) || lost.able(needReady) {
+		t.Error("live without ready is not kept apart")
+	}
+}
+
+func TestStreaksAreSlowToTrustAndNotHasty(t *testing.T) {
+	t.Parallel()
+	s := streak{up: true}
+	for i, c := range []struct{ ok, up bool }{
+		{false, true}, {true, true}, {false, true}, {false, false}, {true, false}, {true, false}, {false, false}, {true, false}, {true, false}, {true, true},
+	} {
+		if got := s.note(c.ok); got != c.up {
+			t.Fatalf("answer %d: up %v, want %v", i, got, c.up)
+		}
+	}
+}
+
+func TestAnotherBrokerTakesARequestOfWhichNothingWasSent(t *testing.T) {
+	t.Parallel()
+	closed := listen(t)
+	closed.Close()
+	var asked atomic.Int64
+	alive := rawBroker(t, func(c net.Conn, _ *http.Request, _ string) bool {
+		asked.Add(1)
+		answerJSON(c, "201 Created", "[]")
+		return true
+	})
+	w := setup(t, options{address: alive, config: func(c *Config) {
+		c.Brokers = map[string][]string{"c1": {"http://" + closed.Addr().String(), "http://" + alive}}
+		c.ProbeInterval = time.Hour // the first probe aside, only attempts tell
+	}})
+	for range 5 {
+		w.change(func(c *plans.Cluster, _ *plans.Key) { c.BrokerTenant = uuid.New() })
+		if r := w.ask(w.push(aPush)); r.StatusCode != 201 {
+			t.Fatalf("got %d %q", r.StatusCode, r.body)
+		}
+	}
+	if n := asked.Load(); n != 5 {
+		t.Errorf("%d requests arrived, want 5", n)
+	}
+}
+
+func TestBrokerAddresses(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string]string{
+		"http://a:1":              "[a:1]",
+		"http://a:1/, http://b:2": "[a:1 b:2]",
+		"http://a http://[::1]:2": "[a:80 [::1]:2]",
+		"":                        "",
+		"https://a:1":             "",
+		"http://":                 "",
+		"http://a:1/path":         "",
+		"http://u@a:1":            "",
+		"a:1":                     "",
+	} {
+		got, err := brokerAddresses(list)
+		if (err != nil) != (want == "") || err == nil && fmt.Sprint(got) != want {
+			t.Errorf("%q: got %v, %v", list, got, err)
+		}
+	}
+}
+
+func TestWallsCountPerAddress(t *testing.T) {
+	t.Parallel()
+	w := newConnWalls(&Config{MaxConns: 5, MaxAddressConns: 2})
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	six, same := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::ffff:1")
+	local := netip.MustParseAddr("127.0.0.1")
+	enter := func(addr netip.Addr, want bool) {
+		t.Helper()
+		if got := w.enter(addr); got != want {
+			t.Fatalf("%s: enters %v, want %v", addr, got, want)
+		}
+	}
+	leave := func(addr netip.Addr) { w.leave(&clientConn{addr: addr}) }
+	enter(a, true)
+	enter(a, true)
+	enter(a, false)
+	enter(b, true)
+	leave(a)
+	enter(a, true)
+	leave(a)
+	leave(a)
+	leave(b)
+	enter(six, true)
+	enter(same, true)
+	enter(six, false)
+	leave(six)
+	leave(same)
+	for range 5 {
+		enter(local, true)
+	}
+	enter(local, false)
+	for range 5 {
+		leave(local)
+	}
+	if w.open.Load() != 0 || len(w.perAddress) != 0 {
+		t.Errorf("left over: %d open, %v", w.open.Load(), w.perAddress)
+	}
+}
+
+func TestByteBudgetIsShared(t *testing.T) {
+	t.Parallel()
+	b := newByteBudget(&Config{BodyBudgetBytes: 100 << 10, MaxBodyBytes: 20 << 10})
+	l, m := &clusterLoad{}, &clusterLoad{}
+	if !b.take(l, 20<<10) || b.take(l, 10<<10) {
+		t.Error("a cluster has another share than a quarter")
+	}
+	for range 4 {
+		if !b.take(m, 16<<10) {
+			break
+		}
+		m = &clusterLoad{}
+	}
+	if b.take(&clusterLoad{}, 20<<10) {
+		t.Error("the whole is exceeded")
+	}
+	b.give(l, 20<<10)
+	if l.bodyBytes.Load() != 0 {
+		t.Error("a share is not given back")
+	}
+}
+
+func TestBodyBuffersGrowWithinTheirClass(t *testing.T) {
+	t.Parallel()
+	for size, class := range map[int64]int{0: 0, 1: 0, 4096: 0, 4097: 1, 8192: 1, 8193: 2, 16 << 20: 12} {
+		if got := classOf(size); got != class || int64(smallestBody)<<got < size {
+			t.Errorf("%d bytes: class %d, want %d", size, got, class)
+		}
+	}
+	budget, load := newByteBudget(&Config{BodyBudgetBytes: 16 << 10, MaxBodyBytes: 16 << 10}), &clusterLoad{}
+	b := newBodyBuffer(budget, load, 1)
+	b.b = append(b.b, "kept"...)
+	if !b.grow() || string(b.b) != "kept" || budget.used.Load() != 8<<10 {
+		t.Errorf("grown to %q with %d bytes", b.b, budget.used.Load())
+	}
+	if b.grow() {
+		t.Error("growing past the budget, both buffers being in memory")
+	}
+	b.release()
+	if budget.used.Load() != 0 {
+		t.Errorf("%d bytes are kept", budget.used.Load())
+	}
+}
+
+func TestCellTokensAreLeastAndRenewed(t *testing.T) {
+	t.Parallel()
+	pub, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := map[string]ed25519.PublicKey{wire.KeyID(pub): pub}
+	tokens := newCellTokens(key)
+	c := &plans.Cluster{ID: uuid.New(), Slug: "acme", BrokerTenant: uuid.New(), Cell: "c1", Limits: plans.Limits{
+		MaxQueues: one(int64(7)), MaxPartitionsPerQueue: one(int64(9)), Modes: map[string]plans.Mode{plans.LimitPartitions: plans.Shadow}}}
+	now := time.Now()
+	tok, err := tokens.of(c, wire.AccessWriteOnly, "key1", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(tok.lines), "\r\n")
+	text := strings.TrimPrefix(lines[0], "Authorization: Bearer ")
+	claims, err := wire.VerifyCell(keys, "c1", text, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claims.Subject != "key1" || claims.Tenant != c.BrokerTenant || claims.Access != wire.AccessWriteOnly || claims.MaxQueues == nil || *claims.MaxQueues != 7 {
+		t.Errorf("the token states %+v", claims)
+	}
+	if claims.MaxPartitions != nil {
+		t.Error("a shadowed cap is enforced by the broker")
+	}
+	if lines[1] != "X-Queen-Tenant: "+c.BrokerTenant.String() {
+		t.Errorf("got %q", lines)
+	}
+	again := func(c *plans.Cluster, a wire.Access, subject string, at time.Time) *cellToken {
+		tok, err := tokens.of(c, a, subject, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tok
+	}
+	if again(c, wire.AccessWriteOnly, "key1", now.Add(tokenRenew-time.Second)) != tok {
+		t.Error("a token is minted twice")
+	}
+	edited := *c
+	for name, other := range map[string]*cellToken{
+		"another level":   again(c, wire.AccessReadWrite, "key1", now),
+		"another subject": again(c, wire.AccessWriteOnly, "key2", now),
+		"a later time":    again(c, wire.AccessWriteOnly, "key1", now.Add(tokenRenew+time.Second)),
+		"an edited plan":  again(&edited, wire.AccessWriteOnly, "key1", now),
+	} {
+		if other == tok {
+			t.Errorf("%s gets the same token", name)
+		}
+	}
+}
+
+func TestTraceparent(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]bool{
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01": true,
+		"": false,
+		"00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01":   false,
+		"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01":   false,
+		"00-00000000000000000000000000000000-b7ad6b7169203331-01":   false,
+		"00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01":   false,
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0x":   false,
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x": false,
+	} {
+		if got := isTraceparent([]byte(s)); got != want {
+			t.Errorf("%q: %v", s, got)
+		}
+	}
+}
+
+func TestPairsAreDistinct(t *testing.T) {
+	t.Parallel()
+	var s pairSet
+	for i := range 100 {
+		s.add(quota.Pair{Queue: "q", Partition: fmt.Sprint(i % 40)})
+		s.add(quota.Pair{Queue: "q", Partition: fmt.Sprint(i % 40)})
+	}
+	seen := map[quota.Pair]bool{}
+	for _, p := range s.list {
+		seen[p] = true
+	}
+	if len(s.list) != 40 || len(seen) != 40 {
+		t.Errorf("%d pairs, %d distinct, want 40", len(s.list), len(seen))
+	}
+}
+
+func TestConfigReportsAllItsProblems(t *testing.T) {
+	t.Parallel()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (Config{CellKey: key}).Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	err = Config{MaxHeadBytes: 1, MaxBodyBytes: -1, BodyTime: -1, Brokers: map[string][]string{"c": {"ftp://x"}}}.Validate()
+	for _, want := range []string{"proxy.cell_key", "proxy.max_head_bytes = 1: want 1024..1048576", "proxy.max_body_bytes", "proxy.body_time", "proxy.brokers.c"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in %v", want, err)
+		}
+	}
+}
+
+func TestConnectionsOfACloggedClusterAreRefused(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{config: func(c *Config) { c.MaxClusterConns = 1 }})
+	c := w.dial()
+	c.send(w.push(aPush))
+	if r := c.read(); r.StatusCode != 201 {
+		t.Fatalf("got %d", r.StatusCode)
+	}
+	d := w.dial()
+	d.send(w.push(aPush))
+	if r := d.read(); r.StatusCode != 503 || r.code() != "gateway_overloaded" || !d.ended() {
+		t.Errorf("got %d %q", r.StatusCode, r.body)
+	}
+	c.Close()
+	until(t, "the first one's end", func() bool { return w.gateway.walls.open.Load() == 0 })
+	if r := w.ask(w.push(aPush)); r.StatusCode != 201 {
+		t.Errorf("got %d %q", r.StatusCode, r.body)
+	}
+}
+
+func TestRunMayEndBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	for range 5 {
+		w := setup(t, options{})
+		w.stop()
+	}
+}

@@ -1,0 +1,180 @@
+package proxy
+
+import (
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/quota"
+)
+
+// Pauses of a waiting poll. Clients poll again at once after an empty answer, so whatever goes wrong early is slept
+// out here and not in a busy loop over the network.
+const (
+	// pollPause lies between two attempts of one poll that both ended before its time.
+	pollPause = 250 * time.Millisecond
+	// lossPause is how long a poll is held after an attempt whose outcome is unknown.
+	lossPause = time.Second
+	// pollSlack is how much before the end of a poll an empty answer counts as its regular end: brokers answer a
+	// little early, so that the answer is there in time.
+	pollSlack = 500 * time.Millisecond
+)
+
+// statusGone is logged for a client that hung up; it never goes over the wire.
+const statusGone = 499
+
+// parkedCalls is the waiting polls of this gateway. Safe for concurrent use.
+type parkedCalls struct {
+	// mu guards calls and drained.
+	mu      sync.Mutex
+	calls   map[*call]struct{}
+	drained bool
+}
+
+// add registers a call; a gateway that drains gives it up at once.
+func (pc *parkedCalls) add(k *call) {
+	pc.mu.Lock()
+	drained := pc.drained
+	if !drained {
+		pc.calls[k] = struct{}{}
+	}
+	pc.mu.Unlock()
+	if drained {
+		k.cancel(errDraining)
+	}
+}
+
+func (pc *parkedCalls) remove(k *call) {
+	pc.mu.Lock()
+	delete(pc.calls, k)
+	pc.mu.Unlock()
+}
+
+// drain gives up all calls and all that come later.
+func (pc *parkedCalls) drain() {
+	pc.mu.Lock()
+	calls := pc.calls
+	pc.calls, pc.drained = map[*call]struct{}{}, true
+	pc.mu.Unlock()
+	for k := range calls {
+		k.cancel(errDraining)
+	}
+}
+
+// poll serves a waiting pop: one broker after the other, until one answers or the poll's time is over. It holds the
+// parking slot of its admission. While the cell has no ready broker the poll is held; it ends in 204, whatever happens
+// to brokers. It ends at once when the client hangs up or the gateway drains.
+func (g *Gateway) poll(ctx *fasthttp.RequestCtx, c *clientConn, ask *quota.Ask) {
+	ex := &c.ex
+	k := newCall()
+	g.parked.add(k)
+	defer g.parked.remove(k)
+	g.metrics.parked.Inc()
+	defer g.metrics.parked.Dec()
+	defer c.watch(func() { k.cancel(errClientGone) })()
+
+	a, err := g.awaitAnswer(ex, k, ex.start.Add(ex.pop.Timeout))
+	switch {
+	case a != nil:
+		g.conclude(ctx, c, a, ask)
+		return
+	case k.gave() == errClientGone:
+		g.settle(ex, quota.Outcome{})
+		g.metrics.hangUps.Inc()
+		ctx.SetConnectionClose()
+		ctx.SetStatusCode(fasthttp.StatusNoContent) // there is nobody to read it
+		g.finish(ex, statusGone, "", "", 0)
+		return
+	case k.gave() == errDraining:
+		g.settle(ex, quota.Outcome{})
+		ctx.SetConnectionClose() // the client finds a gateway that stays
+		g.noContent(ctx, c)
+		return
+	}
+	g.settle(ex, quota.Outcome{})
+	ex.cause = err
+	g.degraded(ctx, c)
+}
+
+// awaitAnswer returns the answer that ends a poll, nil when its time is over or it was given up; err is the last thing
+// that went wrong.
+func (g *Gateway) awaitAnswer(ex *exchange, k *call, end time.Time) (_ *answer, err error) {
+	for {
+		p, tok, e := g.route(ex)
+		if e != nil {
+			// The cell's addresses may come with the next snapshot.
+			if !k.pause(pollPause, end, nil) {
+				return nil, e
+			}
+			continue
+		}
+		changes := p.changes()
+		b := p.pick(ex.cluster.BrokerTenant, needReady, nil)
+		if b == nil {
+			if !k.pause(time.Until(end), end, changes) {
+				return nil, err
+			}
+			continue
+		}
+		left := max(time.Until(end), time.Millisecond)
+		a, wrote, attemptErr := g.attempt(ex, tok, b, k, nil, left, end.Add(g.cfg.LongPollGrace))
+		switch {
+		case attemptErr != nil && k.gave() != nil:
+			return nil, attemptErr
+		case attemptErr != nil:
+			g.metrics.upstreamErrors.WithLabelValues(faultKind(wrote, attemptErr)).Inc()
+			err = attemptErr
+			if wrote {
+				// Messages may have been leased: the poll is not repeated, its client will.
+				k.pause(lossPause, end, nil)
+				return nil, err
+			}
+			if !k.pause(pollPause, end, changes) {
+				return nil, err
+			}
+		case a.status() >= 500:
+			none := a.saysNone()
+			status := a.status()
+			a.discard()
+			err = brokerStatus(status)
+			if !none {
+				k.pause(lossPause, end, nil)
+				return nil, err
+			}
+			if !k.pause(lossPause, end, changes) {
+				return nil, err
+			}
+		case a.status() == fasthttp.StatusNoContent && time.Until(end) > pollSlack:
+			// The broker ended its polls early, to stop: the rest of the wait belongs to another one.
+			a.discard()
+			if !k.pause(pollPause, end, nil) {
+				return nil, err
+			}
+		default:
+			return a, nil
+		}
+	}
+}
+
+// pause waits for d, a change, or the end of the poll. It reports whether the poll goes on.
+func (k *call) pause(d time.Duration, end time.Time, changes <-chan struct{}) bool {
+	d = min(d, time.Until(end))
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-changes:
+		case <-k.done:
+		}
+	}
+	return k.gave() == nil && time.Now().Before(end)
+}
+
+// gave returns why the call was given up, or nil.
+func (k *call) gave() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.cause
+}

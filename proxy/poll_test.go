@@ -1,0 +1,303 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/plans"
+)
+
+func one[T any](v T) *T { return &v }
+
+const waiting = "/api/v1/pop/queue/q?wait=true&timeout=20000"
+
+// parking is a raw broker that parks every pop until its connection ends, and says so.
+func parking(t *testing.T) (address string, parked, ended chan string) {
+	parked, ended = make(chan string, 16), make(chan string, 16)
+	address = rawBroker(t, func(c net.Conn, r *http.Request, _ string) bool {
+		parked <- r.URL.String()
+		var b [1]byte
+		_, err := c.Read(b[:])
+		ended <- fmt.Sprint(err)
+		return false
+	})
+	return address, parked, ended
+}
+
+func TestAClientThatHangsUpGivesItsPollUp(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"plain", "tls"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address, parked, ended := parking(t)
+			w := setup(t, options{address: address, facts: func(w *world) { w.cluster.Limits.MaxParkedPops = one(int64(1)) }})
+			dial := w.dial
+			if name == "tls" {
+				dial = w.dialTLS
+			}
+			c := dial()
+			c.send(w.head("GET", waiting))
+			await(t, parked)
+			if r := w.ask(w.head("GET", waiting)); r.StatusCode != 429 {
+				t.Fatalf("a second poll got %d %q", r.StatusCode, r.body)
+			}
+			begin := time.Now()
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			await(t, ended)
+			until(t, "the slot", func() bool { return w.slots() == 0 })
+			if d := time.Since(begin); d > time.Second {
+				t.Errorf("given up after %v", d)
+			}
+			c = dial()
+			c.send(w.head("GET", waiting))
+			await(t, parked)
+		})
+	}
+}
+
+func TestARequestPipelinedDuringAPollIsServedAfterIt(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	parked := make(chan struct{}, 1)
+	w := setup(t, options{address: rawBroker(t, func(c net.Conn, r *http.Request, _ string) bool {
+		if r.Method == "GET" {
+			parked <- struct{}{}
+			<-release
+			answerJSON(c, "200 OK", `{"messages":[]}`)
+		} else {
+			answerJSON(c, "201 Created", "[]")
+		}
+		return true
+	})})
+	for name, dial := range map[string]func() *wireConn{"plain": w.dial, "tls": w.dialTLS} {
+		t.Run(name, func(t *testing.T) {
+			c := dial()
+			c.send(w.head("GET", waiting))
+			await(t, parked)
+			c.send(w.push(aPush) + w.push(aPush))
+			release <- struct{}{}
+			for _, want := range []int{200, 201, 201} {
+				if r := c.read(); r.StatusCode != want {
+					t.Errorf("got %d %q, want %d", r.StatusCode, r.body, want)
+				}
+			}
+		})
+	}
+}
+
+func TestAPollEndsIn204WhenItsBrokerIsLate(t *testing.T) {
+	t.Parallel()
+	address, parked, ended := parking(t)
+	w := setup(t, options{address: address, config: func(c *Config) { c.LongPollGrace = 50 * time.Millisecond }})
+	c := w.dial()
+	begin := time.Now()
+	c.send(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=300"))
+	target := await(t, parked)
+	if !strings.Contains(target, "wait=true") || !strings.Contains(target, "timeout=") {
+		t.Errorf("the broker was asked for %s", target)
+	}
+	r := c.read()
+	if d := time.Since(begin); d < 300*time.Millisecond {
+		t.Errorf("answered after %v", d)
+	}
+	emptyAnswer(t, r)
+	if r.Header.Get("X-Queen-Degraded") != "upstream" {
+		t.Errorf("got %v", r.Header)
+	}
+	await(t, ended)
+	c.send(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=1"))
+	emptyAnswer(t, c.read())
+}
+
+// emptyAnswer checks the shape strict clients need.
+func emptyAnswer(t *testing.T, r reply) {
+	t.Helper()
+	if r.StatusCode != 204 || r.body != "" {
+		t.Errorf("got %d %q", r.StatusCode, r.body)
+	}
+	for _, name := range []string{"Content-Length", "Content-Type", "Transfer-Encoding"} {
+		if v, ok := r.Header[name]; ok {
+			t.Errorf("got %s: %v", name, v)
+		}
+	}
+	if r.ContentLength > 0 || len(r.TransferEncoding) > 0 {
+		t.Errorf("got length %d encoding %v", r.ContentLength, r.TransferEncoding)
+	}
+}
+
+func TestAnEmptyPopHasNoBody(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{broker: func(ctx *fasthttp.RequestCtx) { ctx.SetStatusCode(204) }})
+	c := w.dial()
+	for range 3 {
+		c.send(w.head("GET", "/api/v1/pop/queue/q"))
+		emptyAnswer(t, c.read())
+	}
+}
+
+func TestPollsAreHeldWhileNoBrokerIsReady(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{broker: func(ctx *fasthttp.RequestCtx) {
+		ctx.SetContentType("application/json")
+		ctx.SetBodyString(`{"messages":[]}`)
+	}})
+	w.ask(w.head("GET", "/api/v1/pop/queue/q")) // the pool exists now
+	w.broker.unready.Store(true)
+	p := w.gateway.pools.all()[0]
+	until(t, "the probes", func() bool { return !p.any(needReady) })
+
+	t.Run("to the end", func(t *testing.T) {
+		begin := time.Now()
+		r := w.ask(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=200"))
+		emptyAnswer(t, r)
+		if d := time.Since(begin); d < 200*time.Millisecond || r.Header.Get("X-Queen-Degraded") == "" {
+			t.Errorf("after %v: %v", d, r.Header)
+		}
+	})
+	t.Run("acks are refused, pushes go on", func(t *testing.T) {
+		ack := `{"transactionId":"a","partitionId":"b"}`
+		r := w.ask(w.head("POST", "/api/v1/ack", "Content-Length: "+strconv.Itoa(len(ack))) + ack)
+		if r.StatusCode != 503 || r.code() != "broker_unavailable" || r.outcome() != "none" || r.Header.Get("Retry-After") == "" {
+			t.Errorf("ack: got %d %q %v", r.StatusCode, r.body, r.Header)
+		}
+		if r := w.ask(w.push(aPush)); r.StatusCode != 200 {
+			t.Errorf("push: got %d %q", r.StatusCode, r.body)
+		}
+	})
+	t.Run("until one is", func(t *testing.T) {
+		c := w.dial()
+		c.send(w.head("GET", waiting))
+		until(t, "the poll", func() bool { return w.slots() == 1 })
+		w.broker.unready.Store(false)
+		if r := c.read(); r.StatusCode != 200 {
+			t.Errorf("got %d %q", r.StatusCode, r.body)
+		}
+	})
+}
+
+func TestAPollGoesOnWhereABrokerSaysThatNothingHappened(t *testing.T) {
+	t.Parallel()
+	var asked int
+	w := setup(t, options{address: rawBroker(t, func(c net.Conn, r *http.Request, _ string) bool {
+		asked++
+		switch asked {
+		case 1:
+			answerJSON(c, "503 Service Unavailable", `{"error":"x","code":"database_unavailable","outcome":"none"}`)
+		case 2: // a broker that stops ends its polls early
+			io.WriteString(c, "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+			return false
+		default:
+			answerJSON(c, "200 OK", "{}")
+		}
+		return true
+	})})
+	if r := w.ask(w.head("GET", waiting)); r.StatusCode != 200 {
+		t.Errorf("got %d %q", r.StatusCode, r.body)
+	}
+}
+
+func TestAPollIsNotRepeatedWhenItMayHaveLeased(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"a lost answer":     "",
+		"an unknown 500":    "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 23\r\n\r\n{\"outcome\":\"unknown\"}  ",
+		"half of a head":    "HTTP/1.1 200 OK\r\nContent-",
+		"a broken off body": "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asked := make(chan string, 8)
+			w := setup(t, options{address: rawBroker(t, func(c net.Conn, r *http.Request, _ string) bool {
+				asked <- r.URL.Path
+				io.WriteString(c, answer)
+				return false
+			})})
+			r := w.ask(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=300"))
+			emptyAnswer(t, r)
+			if len(asked) != 1 {
+				t.Errorf("asked %d times", len(asked))
+			}
+		})
+	}
+}
+
+func TestARefusedPollIsAnsweredLater(t *testing.T) {
+	t.Parallel()
+	const hold = 200 * time.Millisecond
+	address, parked, _ := parking(t)
+	w := setup(t, options{
+		address: address,
+		config:  func(c *Config) { c.RefusalHold, c.MaxHeldRefusals = hold, 1 },
+		facts:   func(w *world) { w.cluster.Limits.MaxParkedPops = one(int64(1)) },
+	})
+	c := w.dial()
+	c.send(w.head("GET", waiting))
+	await(t, parked)
+
+	begin := time.Now()
+	held := w.dial()
+	held.send(w.head("GET", waiting))
+	until(t, "the held poll", func() bool { return w.gateway.heldRefusals.Load() == 1 })
+	atOnce := time.Now()
+	if r := w.ask(w.head("GET", waiting)); r.StatusCode != 429 || time.Since(atOnce) >= hold {
+		t.Errorf("beyond the bound: got %d after %v", r.StatusCode, time.Since(atOnce))
+	}
+	if r := held.read(); r.StatusCode != 429 || time.Since(begin) < hold || r.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d after %v, %v", r.StatusCode, time.Since(begin), r.Header)
+	}
+	if n := w.slots(); n != 1 {
+		t.Errorf("%v slots are taken, want 1", n)
+	}
+
+	gone := w.dial()
+	gone.send(w.head("GET", waiting))
+	until(t, "the held poll", func() bool { return w.gateway.heldRefusals.Load() == 1 })
+	gone.Close()
+	until(t, "its end", func() bool { return w.gateway.heldRefusals.Load() == 0 })
+
+	suspended := *w.cluster
+	suspended.Status = plans.Suspended
+	w.facts.Clusters[0] = &suspended
+	key := *w.facts.Keys[0]
+	key.Cluster = &suspended
+	w.facts.Keys[0] = &key
+	w.publish()
+	begin = time.Now()
+	if r := w.ask(w.head("GET", waiting)); r.StatusCode != 403 || time.Since(begin) < hold {
+		t.Errorf("a suspended cluster's poll: got %d after %v", r.StatusCode, time.Since(begin))
+	}
+	begin = time.Now()
+	if r := w.ask(w.head("GET", "/api/v1/pop/queue/q")); r.StatusCode != 403 || time.Since(begin) >= hold {
+		t.Errorf("a poll that does not wait: got %d after %v", r.StatusCode, time.Since(begin))
+	}
+}
+
+func TestDrainingEndsPollsAtOnce(t *testing.T) {
+	t.Parallel()
+	address, parked, ended := parking(t)
+	w := setup(t, options{address: address})
+	c := w.dial()
+	c.send(w.head("GET", waiting))
+	await(t, parked)
+	w.stop()
+	r := c.read()
+	emptyAnswer(t, r)
+	if !r.Close {
+		t.Error("the connection is kept")
+	}
+	await(t, ended)
+	if err := await(t, w.stopped); err != nil {
+		t.Errorf("run: %v", err)
+	}
+	w.stopped <- nil
+}

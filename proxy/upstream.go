@@ -1,0 +1,298 @@
+package proxy
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// upstreamDialer makes calls to brokers over HTTP/1.1 keep-alive connections. It is written for what fasthttp's client
+// cannot tell: whether a byte of the request was sent, and how to give up a call that waits. Safe for concurrent use.
+type upstreamDialer struct {
+	connectTime time.Duration
+	maxIdle     int
+}
+
+// upstreamConn is one connection to a broker; it belongs to one call at a time.
+type upstreamConn struct {
+	net.Conn
+	broker *broker
+	br     *bufio.Reader
+	raw    syscall.RawConn // nil when the system offers none
+	used   time.Time       // when it went idle
+}
+
+// upstreamIdle is how long an idle connection is trusted: less than a broker keeps it.
+const upstreamIdle = 45 * time.Second
+
+const upstreamReadBuffer = 4 << 10
+
+// idleConns is a stack: the most recently used connection is the least likely to be stale, and the rest can age.
+type idleConns struct {
+	max int
+
+	// mu guards conns and closed.
+	mu     sync.Mutex
+	conns  []*upstreamConn
+	closed bool
+}
+
+func (ic *idleConns) take() *upstreamConn {
+	ic.mu.Lock()
+	defer ic.mu.Unlock()
+	n := len(ic.conns)
+	if n == 0 {
+		return nil
+	}
+	c := ic.conns[n-1]
+	ic.conns[n-1] = nil
+	ic.conns = ic.conns[:n-1]
+	return c
+}
+
+func (ic *idleConns) put(c *upstreamConn) {
+	c.used = time.Now()
+	ic.mu.Lock()
+	var old *upstreamConn
+	keep := !ic.closed && len(ic.conns) < ic.max
+	if keep {
+		ic.conns = append(ic.conns, c)
+		if first := ic.conns[0]; c.used.Sub(first.used) > upstreamIdle {
+			old = first
+			ic.conns = append(ic.conns[:0], ic.conns[1:]...)
+		}
+	}
+	ic.mu.Unlock()
+	// Nothing is lost with an idle connection, so how its closing ends does not matter.
+	if !keep {
+		_ = c.Conn.Close()
+	}
+	if old != nil {
+		_ = old.Conn.Close()
+	}
+}
+
+func (ic *idleConns) closeAll() {
+	ic.mu.Lock()
+	conns := ic.conns
+	ic.conns, ic.closed = nil, true
+	ic.mu.Unlock()
+	for _, c := range conns {
+		_ = c.Conn.Close()
+	}
+}
+
+// fresh reports whether an idle connection is still worth a request: neither aged, nor closed by the broker, nor with
+// bytes in it that nobody asked for.
+func (c *upstreamConn) fresh(now time.Time) bool {
+	if now.Sub(c.used) > upstreamIdle || c.br.Buffered() > 0 {
+		return false
+	}
+	if c.raw == nil {
+		return true
+	}
+	quiet := false
+	err := c.raw.Read(func(fd uintptr) bool {
+		var b [1]byte
+		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		quiet = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK
+		return true
+	})
+	return err == nil && quiet
+}
+
+// call lets another goroutine give up an attempt that waits for a broker. Safe for concurrent use.
+type call struct {
+	// mu guards conn, cause and done.
+	mu    sync.Mutex
+	conn  net.Conn
+	cause error
+	done  chan struct{} // closed by cancel
+}
+
+func newCall() *call { return &call{done: make(chan struct{})} }
+
+var (
+	errClientGone = errors.New("the client has hung up")
+	errDraining   = errors.New("the gateway drains")
+)
+
+// cancel gives the call up, once: a connection it waits on is closed, which ends the wait at the broker too.
+func (k *call) cancel(cause error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cause != nil {
+		return
+	}
+	k.cause = cause
+	close(k.done)
+	if k.conn != nil {
+		_ = k.conn.Close() // the reader of it reports what happened
+	}
+}
+
+// attach ties the call to the connection it waits on; false when it was given up already. nil calls cannot be.
+func (k *call) attach(c net.Conn) bool {
+	if k == nil {
+		return true
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cause != nil {
+		return false
+	}
+	k.conn = c
+	return true
+}
+
+// detach ends attach and returns why the call was given up, if it was.
+func (k *call) detach() error {
+	if k == nil {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.conn = nil
+	return k.cause
+}
+
+// answer is a broker's answer whose head has been read. It is ended by exactly one of discard, release and abandon.
+type answer struct {
+	resp *fasthttp.Response
+	conn *upstreamConn
+}
+
+func (a *answer) status() int { return a.resp.StatusCode() }
+
+// size returns the length of the body, -1 when it is not known beforehand.
+func (a *answer) size() int {
+	if a.resp.BodyStream() == nil {
+		return 0
+	}
+	return max(a.resp.Header.ContentLength(), -1)
+}
+
+// release ends an answer whose body was read to its end; its connection is kept when both sides like.
+func (a *answer) release() {
+	conn, keep := a.conn, !a.resp.ConnectionClose()
+	// Closing gives the stream back to its pool; it was read to the end.
+	_ = a.resp.CloseBodyStream()
+	fasthttp.ReleaseResponse(a.resp)
+	if keep && conn.br.Buffered() == 0 && conn.SetDeadline(time.Time{}) == nil {
+		conn.broker.idle.put(conn)
+		return
+	}
+	_ = conn.Close()
+}
+
+// abandon ends an answer with its connection.
+func (a *answer) abandon() {
+	_ = a.conn.Close()
+	_ = a.resp.CloseBodyStream()
+	fasthttp.ReleaseResponse(a.resp)
+}
+
+// discard reads a short body away.
+func (a *answer) discard() {
+	if s := a.resp.BodyStream(); s != nil {
+		if n, err := io.Copy(io.Discard, io.LimitReader(s, maxIgnoredBody+1)); err != nil || n > maxIgnoredBody {
+			a.abandon()
+			return
+		}
+	}
+	a.release()
+}
+
+// do sends one request, head and body, and reads the head of its answer, until the deadline. wrote reports whether a
+// byte of the request may have been sent; without one nothing can have happened at the broker. An idle connection that
+// turns out to be dead before a byte was written is replaced once. k may be nil.
+func (d *upstreamDialer) do(b *broker, k *call, head, body []byte, deadline time.Time) (a *answer, wrote bool, err error) {
+	c, err := d.conn(b)
+	if err != nil {
+		return nil, false, err
+	}
+	if !k.attach(c) {
+		b.idle.put(c)
+		return nil, false, k.detach()
+	}
+	a, wrote, err = c.roundTrip(head, body, deadline)
+	if cause := k.detach(); cause != nil {
+		if a != nil {
+			a.abandon()
+			a = nil
+		}
+		err = cause
+	}
+	if err != nil && a == nil {
+		_ = c.Conn.Close() // it is unusable, and err says why
+	}
+	return a, wrote, err
+}
+
+// conn returns an idle connection that is still good, or a new one.
+func (d *upstreamDialer) conn(b *broker) (*upstreamConn, error) {
+	now := time.Now()
+	for c := b.idle.take(); c != nil; c = b.idle.take() {
+		if c.fresh(now) {
+			return c, nil
+		}
+		_ = c.Conn.Close()
+	}
+	dialer := net.Dialer{Timeout: d.connectTime}
+	nc, err := dialer.Dial("tcp", b.address)
+	if err != nil {
+		return nil, err
+	}
+	c := &upstreamConn{Conn: nc, broker: b, br: bufio.NewReaderSize(nc, upstreamReadBuffer)}
+	if sc, ok := nc.(syscall.Conn); ok {
+		if c.raw, err = sc.SyscallConn(); err != nil {
+			_ = nc.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func (c *upstreamConn) roundTrip(head, body []byte, deadline time.Time) (*answer, bool, error) {
+	if err := c.SetDeadline(deadline); err != nil {
+		return nil, false, err
+	}
+	wrote, err := c.send(head, body)
+	if err != nil {
+		// A broker that refuses a long body may have answered before it closed; the answer tells more than the write.
+		if !wrote || isTimeout(err) {
+			return nil, wrote, err
+		}
+	}
+	resp := fasthttp.AcquireResponse()
+	resp.StreamBody = true
+	resp.Header.SetNoDefaultContentType(true)
+	if readErr := resp.ReadLimitBody(c.br, 0); readErr != nil {
+		fasthttp.ReleaseResponse(resp)
+		if err == nil {
+			err = readErr
+		}
+		return nil, true, err
+	}
+	if err != nil {
+		resp.SetConnectionClose()
+	}
+	return &answer{resp: resp, conn: c}, true, nil
+}
+
+// send writes head and body with one system call where it can.
+func (c *upstreamConn) send(head, body []byte) (wrote bool, err error) {
+	if len(body) == 0 {
+		n, err := c.Conn.Write(head)
+		return n > 0, err
+	}
+	bufs := net.Buffers{head, body}
+	n, err := bufs.WriteTo(c.Conn)
+	return n > 0, err
+}

@@ -1,0 +1,44 @@
+// Package quota answers what a cluster may still do now: rates with burst, counts of queues and partitions, sizes,
+// parked polls, retained bytes and the monthly allowance.
+//
+// # Shape
+//
+// Three things are kept apart, so that further ledgers (shared by a fleet) can stand beside the local one and pass
+// the same conformance suite:
+//
+//   - The arithmetic is pure: bucket (rate with burst), slots, registry (names), storage, month. Exact integers, no
+//     clock, no lock.
+//   - The order stands once, as a table, in order.go. Checks only look; the commit that follows cannot fail. That is
+//     what makes a decision all or nothing: a refused request leaves every bucket, registry and counter as it was.
+//   - The ledger (Gate) keeps one account per cluster under one mutex and gives out Admissions, each ended exactly
+//     once by Settle or Refund.
+//
+// # A request
+//
+//	AskHead → read the body → EnsureSeeded (push, configure) → Admit → forward → Settle, or Refund if it never left
+//
+// A reader that refuses a body itself calls BodyRefused. A refusal of Admit on queues or partitions may be stale: when
+// Recount says so, Admit is worth asking once more. A deleted queue is told with QueueDeleted, a broker's 403
+// quota_exceeded with Resync, its measures with Measured, a deleted cluster with Forget. Run sweeps idle clusters.
+//
+// # Rules worth knowing
+//
+// A nil number is unlimited and costs nothing. Zero is blocked: 403 quota_exceeded, since time cannot cure it. Each
+// limit is enforced, shadowed or off, live. A shadowed refusal is counted and reported, the request goes through, and
+// a rate is not charged for what did not fit, so the shadow count is exactly what enforcement would have refused.
+//
+// Acks, nacks and extensions go into debt down to -burst of the request bucket and are refused only below that.
+// Delivered messages are debited afterwards from the message bucket, which producers share, down to
+// -min(5 x burst, 60 s x rate). Pops are never refused for that debt, waiting or not: producers wait for it. Slowing
+// consumers would keep the backlog that made the debt.
+//
+// A refusal names the true wait, and the bucket remembers what it promised, so that a crowd does not return together.
+// Promises, the refusal budget and counters of metrics are the only things a refusal changes.
+//
+// Counts are decided here and made exact by the broker, which counts under the tenant's row. Whenever this gateway
+// does not know a count, it lets the request through.
+//
+// The month counts messages stored, not deliveries, per calendar month in UTC.
+//
+// Everything is safe for concurrent use. Only EnsureSeeded and Recount do I/O, through the Seeder.
+package quota

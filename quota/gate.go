@@ -1,0 +1,293 @@
+package quota
+
+import (
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/wire"
+)
+
+// Pair names a partition that a request may create. Partition "" means only the queue (configure).
+type Pair struct{ Queue, Partition string }
+
+// Ask is everything a request costs, known after its body was read. The gate keeps nothing of it.
+type Ask struct {
+	Cost         wire.Cost
+	Messages     int   // items of a push
+	PayloadBytes int64 // sum of raw payloads
+	LargestItem  int64 // bytes of the largest payload
+	LargestIndex int
+	Pairs        []Pair    // distinct pairs of a push, or the queue of a configure
+	Retention    int64     // the larger of retentionSeconds and completedRetentionSeconds of a configure; 0: none stated
+	Wait         bool      // takes a parked slot
+	Deadline     time.Time // when a waiting pop ends by itself
+}
+
+// Usage is what a broker last measured for a cluster.
+type Usage struct {
+	RetainedBytes int64
+	ComputedAt    time.Time // the broker's clock
+}
+
+// Report is the state of the limit closest to refusing, for the X-Queen-Limit-* and RateLimit headers. On a refusal
+// it is the limit that refused. The zero Report (Name "") means that the plan limits nothing the request touches.
+type Report struct {
+	Name      string
+	Limit     float64       // of a rate: its burst; otherwise the plan's number
+	Remaining float64       // never below zero
+	Reset     time.Duration // refused: the wait; a rate: until it is full; month: until the next; otherwise 0
+	Window    time.Duration // of RateLimit-Policy: burst / rate; 0 for limits that are no rate
+	Mode      plans.Mode
+}
+
+// Outcome is what became of an admitted request. Settle records it: accepted pairs are confirmed, the slot is freed,
+// delivered messages are debited.
+type Outcome struct {
+	Delivered   int  // messages of a pop that were first deliveries
+	Stored      bool // a push or configure took effect (2xx)
+	StoredBytes int64
+}
+
+// Admission is a granted request; the caller must end it with exactly one of Settle and Refund. A second end does
+// nothing.
+type Admission struct {
+	ledger        *ledger
+	cluster       string // slug, for the log
+	holds         []hold // names reserved
+	requestTaken  int64  // millionths of a token
+	messagesTaken int64
+	counted       int64 // messages reserved of the month
+	bytes         int64 // reserved of the retained bytes
+	deadline      int64 // of the slot, on the gate's clock
+	place         int   // in slots; -1 when it holds none
+	ended         bool
+}
+
+// Gate is the local ledger: exact for one gateway. One mutex per cluster over all its limits. Safe for concurrent use.
+// Times come from its callers; the monotonic part decides, so a step of the wall clock changes no bucket.
+type Gate struct {
+	log    *slog.Logger
+	seeder Seeder
+	clock  func() time.Time // of the I/O of listings only
+	epoch  time.Time
+	seed   maphash.Seed
+	shards [shardCount]shard
+	parked atomic.Int64
+}
+
+// An Option changes a gate at its making.
+type Option func(*Gate)
+
+// WithSeeder names the source of the queues and partitions that exist. Without one, counts stay unknown and the
+// broker alone decides them.
+func WithSeeder(s Seeder) Option { return func(g *Gate) { g.seeder = s } }
+
+// WithClock replaces time.Now, which only paces listings of names.
+func WithClock(now func() time.Time) Option { return func(g *Gate) { g.clock = now } }
+
+// WithRegisterer registers the gate's metrics (Gate is their Collector). It panics when they are registered already.
+func WithRegisterer(r prometheus.Registerer) Option { return func(g *Gate) { r.MustRegister(g) } }
+
+// NewGate returns a gate.
+func NewGate(log *slog.Logger, options ...Option) *Gate {
+	g := &Gate{log: log, clock: time.Now, epoch: time.Now(), seed: maphash.MakeSeed()}
+	for _, o := range options {
+		o(g)
+	}
+	return g
+}
+
+// ledger is the account of one cluster and its lock.
+type ledger struct {
+	mu      sync.Mutex // guards all below
+	gone    bool       // swept: look the cluster up again
+	acc     account
+	desk    decision
+	listing *listing // under way, nil otherwise
+	listed  pace
+}
+
+// at is now on the gate's clock.
+func (g *Gate) at(now time.Time) int64 { return now.Sub(g.epoch).Nanoseconds() }
+
+// lock returns the cluster's ledger, locked.
+func (g *Gate) lock(id uuid.UUID) *ledger {
+	s := g.shard(id)
+	l := s.ledger(id, g.seed, nil)
+	for {
+		l.mu.Lock()
+		if !l.gone {
+			return l
+		}
+		l.mu.Unlock()
+		l = s.ledger(id, g.seed, l)
+	}
+}
+
+// open returns the cluster's ledger, locked and with its plan applied.
+func (g *Gate) open(c *plans.Cluster, t int64) *ledger {
+	l := g.lock(c.ID)
+	l.acc.apply(&c.Limits, t)
+	return l
+}
+
+// AskHead looks at the request bucket before the body is read; it takes nothing. nil means go on.
+//
+// It answers RateLimited or, for a rate of zero, QuotaExceeded. A push or configure is also refused (RateLimited with
+// Close set, limit "refusals") while the cluster's budget of refused bodies is empty: its body must stay unread.
+func (g *Gate) AskHead(c *plans.Cluster, cost wire.Cost, now time.Time) (Report, *wire.Error) {
+	t := g.at(now)
+	l := g.open(c, t)
+	defer l.mu.Unlock()
+	d := &l.desk
+	d.begin(&l.acc, c, Ask{Cost: cost}, true, now, t)
+	err := d.run(order[:1])
+	report := d.report(err)
+	if err == nil && readsBody(cost) {
+		if err = d.refuseBody(); err != nil {
+			report = reportBodies(err.RetryAfter)
+		}
+	}
+	d.clear()
+	return report, err
+}
+
+// BodyRefusalAllowed reports whether the budget for refusals after a body was read has room. AskHead asks it itself.
+func (g *Gate) BodyRefusalAllowed(c *plans.Cluster, now time.Time) bool {
+	l := g.open(c, g.at(now))
+	defer l.mu.Unlock()
+	return l.acc.bodies.wait(now) == 0
+}
+
+// BodyRefused charges the refusal budget for a refusal that the caller made while or after it read a body (too large,
+// too slow, unparseable). Refusals of Admit are charged by Admit.
+func (g *Gate) BodyRefused(c *plans.Cluster, now time.Time) {
+	l := g.open(c, g.at(now))
+	defer l.mu.Unlock()
+	l.acc.bodies.spend(now)
+}
+
+// Admit decides a whole request in the order of design.md 4.2: all or nothing. A refusal leaves everything as it was.
+//
+// Refusals: RateLimited (req, msgs, parked) with the true wait; BatchExceedsBurst; QuotaExceeded (queues, partitions,
+// retention, month, and any limit of zero); PayloadTooLarge (payload, batch); StorageQuotaExceeded; PushBlocked. The
+// error is nil exactly when the Admission is not. Admit does no I/O; call EnsureSeeded before it for a push or a
+// configure, and see Recount for a refusal on counts.
+func (g *Gate) Admit(c *plans.Cluster, a *Ask, now time.Time) (*Admission, Report, *wire.Error) {
+	t := g.at(now)
+	l := g.open(c, t)
+	defer l.mu.Unlock()
+	d := &l.desk
+	d.begin(&l.acc, c, *a, false, now, t)
+	err := d.run(order[:])
+	if err != nil {
+		if readsBody(a.Cost) {
+			l.acc.bodies.spend(now)
+		}
+		report := d.report(err)
+		d.clear()
+		return nil, report, err
+	}
+	adm := &Admission{ledger: l, cluster: c.Slug, place: -1}
+	d.commit(adm)
+	if adm.place >= 0 {
+		g.parked.Add(1)
+	}
+	report := d.report(nil)
+	d.clear()
+	return adm, report, nil
+}
+
+// Settle ends an admission that reached a broker: its tokens are spent.
+func (g *Gate) Settle(a *Admission, o Outcome, now time.Time) {
+	l := a.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !g.end(a, now) {
+		return
+	}
+	acc := &l.acc
+	if !o.Stored {
+		acc.names.release(a.holds)
+	} else {
+		acc.names.confirm(a.holds)
+		acc.month.roll(now)
+		acc.month.used += a.counted
+		if acc.live[limitStorage] {
+			acc.storage.store(o.StoredBytes, now)
+			g.judge(l, acc.limits.MaxRetainedBytes, a.cluster)
+		}
+	}
+	if o.Delivered > 0 && acc.live[limitMessages] {
+		acc.messages.refill(g.at(now))
+		acc.messages.debit(units(o.Delivered), acc.messages.debtFloor())
+	}
+}
+
+// Refund ends an admission that certainly did not reach a broker: tokens, pairs and the slot return.
+func (g *Gate) Refund(a *Admission, now time.Time) {
+	l := a.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !g.end(a, now) {
+		return
+	}
+	acc := &l.acc
+	acc.refill(g.at(now))
+	acc.requests.give(a.requestTaken)
+	acc.messages.give(a.messagesTaken)
+	acc.names.release(a.holds)
+}
+
+// end does what both ends have in common; false means that a has ended before.
+func (g *Gate) end(a *Admission, now time.Time) bool {
+	if a.ended {
+		return false
+	}
+	a.ended = true
+	acc := &a.ledger.acc
+	acc.touched = max(acc.touched, g.at(now))
+	acc.open--
+	acc.storage.reserved -= a.bytes
+	acc.month.reserved -= a.counted
+	if acc.parked.leave(a) {
+		g.parked.Add(-1)
+	}
+	return true
+}
+
+// judge sets or releases the storage block of a locked ledger.
+func (g *Gate) judge(l *ledger, most *int64, cluster string) {
+	s := &l.acc.storage
+	was := s.blocked
+	s.judge(most, false)
+	if s.blocked != was {
+		g.log.Info("storage block changed", "cluster", cluster, "blocked", s.blocked, "retained_bytes", s.settled())
+	}
+}
+
+// Measured takes what a broker measured for the cluster. Older measures than the last are ignored.
+func (g *Gate) Measured(c *plans.Cluster, u Usage) {
+	if c.Limits.MaxRetainedBytes == nil {
+		return
+	}
+	l := g.lock(c.ID)
+	defer l.mu.Unlock()
+	if l.acc.storage.measure(u) {
+		g.judge(l, c.Limits.MaxRetainedBytes, c.Slug)
+	}
+}
+
+// QueueDeleted frees a queue and its partitions at once. Call it when a broker has deleted the queue.
+func (g *Gate) QueueDeleted(c *plans.Cluster, queue string) {
+	l := g.lock(c.ID)
+	defer l.mu.Unlock()
+	l.acc.names.deleteQueue(queue)
+}

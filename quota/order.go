@@ -1,0 +1,185 @@
+package quota
+
+import (
+	"time"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/wire"
+)
+
+// rule is one limit in the order of evaluation. Its functions only look: what a request takes is taken by commit,
+// after every rule has passed.
+type rule struct {
+	limit limit
+	costs [wire.CostConfigure + 1]bool // of which routes it is asked
+
+	// check says how the request stands, and which share of the limit would be left (for the report of the limit
+	// closest to refusing).
+	check func(d *decision) (standing, float64)
+
+	// refuse builds the answer to a request that is over. A rate promises its time to come back here.
+	refuse func(d *decision) *wire.Error
+
+	// report describes the limit as it is now, for headers.
+	report func(d *decision) Report
+}
+
+// standing is how a request stands with one limit.
+type standing uint8
+
+const (
+	untouched standing = iota // the request asks nothing of it
+	fits
+	over
+)
+
+// order is the one place that says in which order limits are evaluated (design.md 4.2): rate with burst, counts,
+// payload, long-poll slots, retained bytes, then the monthly allowance and the billing hold. The answer to a request
+// is its first refusal in this order. The cap on the whole body belongs to whoever reads it.
+var order = [...]rule{
+	{limitRequests, all, checkRequests, refuseRequests, reportRequests},
+	{limitMessages, pushes, checkMessages, refuseMessages, reportMessages},
+	{limitQueues, creates, checkQueues, refuseQueues, reportQueues},
+	{limitPartitions, pushes, checkPartitions, refusePartitions, reportPartitions},
+	{limitPayload, pushes, checkPayload, refusePayload, reportPayload},
+	{limitBatch, pushes, checkBatch, refuseBatch, reportBatch},
+	{limitRetention, configures, checkRetention, refuseRetention, reportRetention},
+	{limitParked, pops, checkParked, refuseParked, reportParked},
+	{limitStorage, pushes, checkStorage, refuseStorage, reportStorage},
+	{limitMonth, pushes, checkMonth, refuseMonth, reportMonth},
+	{limitBilling, pushes, checkBilling, refuseBilling, reportBilling},
+}
+
+// Which routes a rule is asked for, by wire.Cost.
+var (
+	all        = costs(wire.CostRequest, wire.CostMessages, wire.CostDelivery, wire.CostSettle, wire.CostConfigure)
+	pushes     = costs(wire.CostMessages)
+	pops       = costs(wire.CostDelivery)
+	configures = costs(wire.CostConfigure)
+	creates    = costs(wire.CostMessages, wire.CostConfigure)
+)
+
+func costs(cs ...wire.Cost) (set [wire.CostConfigure + 1]bool) {
+	for _, c := range cs {
+		set[c] = true
+	}
+	return set
+}
+
+// readsBody reports whether a refusal of the route may come after its body was read.
+func readsBody(c wire.Cost) bool { return c == wire.CostMessages || c == wire.CostConfigure }
+
+// decision is the desk on which one request is decided. It lives in the ledger and is reused, so that deciding
+// allocates nothing.
+type decision struct {
+	acc   *account
+	c     *plans.Cluster
+	ask   Ask
+	head  bool // only the request bucket is asked and the body is unread
+	now   time.Time
+	t     int64 // now on the gate's clock
+	names survey
+
+	surveyed  bool
+	nearest   *rule            // the rule with the least share left
+	share     float64          // of nearest; below zero when it would have refused, in shadow mode
+	overs     [limitCount]bool // the rules that would have
+	scratch   []hold           // memory for surveys
+	countedIn *tally
+}
+
+// scratchHolds bounds the memory that an account keeps for surveys.
+const scratchHolds = 64
+
+// begin lays a request on the desk.
+func (d *decision) begin(acc *account, c *plans.Cluster, ask Ask, head bool, now time.Time, t int64) {
+	d.acc, d.c, d.ask, d.head, d.now, d.t = acc, c, ask, head, now, t
+	d.names, d.surveyed = survey{}, false
+	d.nearest, d.share = nil, 2
+	d.overs = [limitCount]bool{}
+}
+
+// clear drops what belongs to the caller.
+func (d *decision) clear() {
+	d.c, d.ask.Pairs = nil, nil
+	if d.surveyed && cap(d.names.holds) <= scratchHolds {
+		d.scratch = d.names.holds[:0]
+	}
+	d.names = survey{}
+}
+
+// run asks the rules in order and returns the first refusal, or nil. Nothing of the account changes, save that a
+// refusing bucket remembers its promise.
+func (d *decision) run(rules []rule) *wire.Error {
+	for i := range rules {
+		r := &rules[i]
+		if !r.costs[d.ask.Cost] || !d.acc.live[r.limit] {
+			continue
+		}
+		s, share := r.check(d)
+		if s == untouched {
+			continue
+		}
+		mode := d.acc.modes[r.limit]
+		if s == over && mode == plans.Enforce {
+			d.countedIn.add(r.limit, mode, over)
+			d.nearest = r
+			return r.refuse(d)
+		}
+		if s == over {
+			share = -1
+			d.overs[r.limit] = true
+		}
+		if !d.head {
+			d.countedIn.add(r.limit, mode, s) // once per request
+		}
+		if share < d.share {
+			d.nearest, d.share = r, share
+		}
+	}
+	return nil
+}
+
+// report describes the nearest limit as it is now; the zero Report when the request touched none.
+func (d *decision) report(refused *wire.Error) Report {
+	if d.nearest == nil {
+		return Report{}
+	}
+	rep := d.nearest.report(d)
+	rep.Name = limitNames[d.nearest.limit]
+	rep.Mode = d.acc.modes[d.nearest.limit]
+	rep.Remaining = max(0, rep.Remaining)
+	if refused != nil && refused.RetryAfter > 0 {
+		rep.Reset = refused.RetryAfter
+	}
+	return rep
+}
+
+// commit takes what the rules have granted. It cannot fail.
+func (d *decision) commit(a *Admission) {
+	acc, ask := d.acc, &d.ask
+	acc.open++
+	if acc.live[limitRequests] && !d.overs[limitRequests] {
+		acc.requests.take(token)
+		a.requestTaken = token
+	}
+	if ask.Cost == wire.CostDelivery && ask.Wait {
+		a.deadline = d.t + max(0, ask.Deadline.Sub(d.now).Nanoseconds())
+		acc.parked.park(a)
+	}
+	if acc.countsNames() && len(d.names.holds) > 0 {
+		a.holds = append([]hold(nil), d.names.holds...)
+		acc.names.reserve(a.holds)
+	}
+	if ask.Cost != wire.CostMessages {
+		return
+	}
+	if acc.live[limitMessages] && !d.overs[limitMessages] {
+		a.messagesTaken = units(ask.Messages)
+		acc.messages.take(a.messagesTaken)
+	}
+	a.bytes = max(0, ask.PayloadBytes)
+	a.counted = int64(max(0, ask.Messages))
+	acc.storage.reserved += a.bytes
+	acc.month.reserved += a.counted
+}

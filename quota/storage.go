@@ -1,0 +1,110 @@
+package quota
+
+import "time"
+
+// Retained bytes are blocked at the cap and released at releasePercent of it, so that a cluster at its cap does not
+// flap. A plan edit is judged afresh.
+const releasePercent = 90
+
+// depositsKept bounds the history of stored bytes. When a broker has not measured for longer than that many slots,
+// the oldest are merged into the later one: counted too long rather than too short.
+const depositsKept = 128
+
+// deposit is what was stored in one second, named by its end (Unix seconds): bytes counted until a measure that is
+// certainly later.
+type deposit struct{ until, bytes int64 }
+
+// storage estimates the retained bytes of a cluster: the last measure, plus what was stored since it was computed,
+// plus what is admitted and not yet ended. The in-flight part is dropped by timestamp, never because the measured
+// value changed: pushes and expiry may cancel out to the byte. Not safe for concurrent use.
+type storage struct {
+	measured int64
+	computed time.Time // of the measure; zero: none yet
+	recent   []deposit // oldest first
+	since    int64     // sum of recent
+	reserved int64     // admitted, not yet ended
+	blocked  bool
+}
+
+// settled is what is certainly there.
+func (s *storage) settled() int64 { return s.measured + s.since }
+
+// total is what may be there, with the requests in flight.
+func (s *storage) total() int64 { return s.settled() + s.reserved }
+
+// full reports whether a push must be refused. Only settled bytes set the block, so a push in flight that fails
+// leaves nothing behind.
+func (s *storage) full(cap int64) bool { return s.blocked || s.total() >= cap }
+
+// judge sets or releases the block; fresh ignores the hysteresis. nil is unlimited.
+func (s *storage) judge(cap *int64, fresh bool) {
+	switch {
+	case cap == nil:
+		s.blocked = false
+	case s.settled() >= *cap:
+		s.blocked = true
+	case fresh || s.settled() <= releaseLevel(*cap):
+		s.blocked = false
+	}
+}
+
+// releaseLevel is the level at which a block ends, without overflow for any cap.
+func releaseLevel(cap int64) int64 { return cap/100*releasePercent + cap%100*releasePercent/100 }
+
+// store adds bytes that a broker acknowledged at now. They may have been committed a little earlier, and a measure in
+// between then counts them twice until the next one.
+func (s *storage) store(bytes int64, now time.Time) {
+	if bytes <= 0 {
+		return
+	}
+	s.since += bytes
+	until := now.Unix() + 1
+	if n := len(s.recent); n > 0 && s.recent[n-1].until >= until {
+		s.recent[n-1].bytes += bytes
+		return
+	}
+	if len(s.recent) == depositsKept {
+		s.recent[1].bytes += s.recent[0].bytes
+		s.recent = append(s.recent[:0], s.recent[1:]...)
+	}
+	s.recent = append(s.recent, deposit{until, bytes})
+}
+
+// measure takes a broker's figure. An older one than the last, which another broker may send, is ignored.
+func (s *storage) measure(u Usage) bool {
+	if !u.ComputedAt.After(s.computed) {
+		return false
+	}
+	s.measured, s.computed = max(0, u.RetainedBytes), u.ComputedAt
+	kept := s.recent[:0]
+	s.since = 0
+	for _, d := range s.recent {
+		if d.until > u.ComputedAt.Unix() {
+			kept = append(kept, d)
+			s.since += d.bytes
+		}
+	}
+	s.recent = kept
+	return true
+}
+
+// month counts the messages stored in one calendar month (UTC). Not safe for concurrent use.
+type month struct {
+	begin, end int64 // Unix seconds, half-open; both zero before the first roll
+	used       int64
+	reserved   int64 // admitted, not yet ended
+}
+
+// roll begins a new month when now lies beyond the counted one.
+func (m *month) roll(now time.Time) {
+	if now.Unix() < m.end {
+		return
+	}
+	y, mo, _ := now.UTC().Date()
+	m.begin = time.Date(y, mo, 1, 0, 0, 0, 0, time.UTC).Unix()
+	m.end = time.Date(y, mo+1, 1, 0, 0, 0, 0, time.UTC).Unix()
+	m.used = 0
+}
+
+// until is the time to the next month.
+func (m *month) until(now time.Time) time.Duration { return max(0, time.Unix(m.end, 0).Sub(now)) }

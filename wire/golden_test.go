@@ -1,0 +1,91 @@
+package wire
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden wire files")
+
+// TestGolden pins the bytes of every answer. Clients and dashboards read the same files.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	id := uuid.MustParse("0198f000-0000-7000-8000-000000000001")
+	at := time.Date(2026, 9, 1, 10, 11, 12, 123456000, time.UTC)
+	lease := "0198f000-0000-7000-8000-0000000000aa"
+	files := map[string][]byte{
+		"push_results.json": AppendPushResults(nil, []PushResult{
+			{0, id, "ord-1", "orders", Queued, 41, ""}, {1, id, "ord-1", "orders", Duplicate, 41, ""},
+			{2, uuid.Nil, "ord-2", "orders", Failed, -1, "the database is away"}, {3, id, "ord-3", "orders", Buffered, -1, ""},
+		}),
+		"push_empty.json": AppendPushResults(nil, nil),
+		"pop_leased.json": AppendPopAnswer(nil, &PopAnswer{Queue: "orders", Partition: "c-17", PartitionID: id, LeaseID: lease, LeaseExpiresAt: at.Add(time.Minute), Group: "billing", PartitionsClaimed: 1, Messages: []Message{
+			{ID: id, TransactionID: "ord-991", Data: []byte(`{"n":1}`), CreatedAt: at, PartitionID: id, Partition: "c-17", Queue: "orders", Offset: 41, DeliveryAttempt: 1},
+			{ID: id, TransactionID: "q\"\u2028", TraceID: id.String(), ProducerSub: "k1", Data: []byte("null"), CreatedAt: at.Truncate(time.Second), PartitionID: id, Partition: "c-17", Queue: "orders", Offset: 42, DeliveryAttempt: 2},
+		}}),
+		"pop_autoack.json": AppendPopAnswer(nil, &PopAnswer{Queue: "orders", Partition: "Default", PartitionID: id, Group: QueueModeGroup, PartitionsClaimed: 1, Messages: []Message{
+			{ID: id, TransactionID: "t", Data: []byte("[1]"), CreatedAt: at, PartitionID: id, Partition: "Default", Queue: "orders"},
+		}}),
+		"ack_results.json": AppendAckResults(nil, []AckResult{
+			{0, "a", true, "", true, false, false}, {1, "b", false, "invalid or expired lease (invalid_lease)", false, false, false}, {2, "c", true, "", false, true, false}, {3, "d", true, "", false, false, true},
+		}),
+		"extend_renewed.json": AppendExtendResult(nil, ExtendResult{lease, 2, FormatMillis(at)}),
+		"extend_lost.json":    AppendExtendResult(nil, ExtendResult{lease, 0, ""}),
+		"options.json":        AppendOptions(nil, DefaultOptions()),
+	}
+	for name, got := range files {
+		if !json.Valid(got) {
+			t.Errorf("%s is not JSON: %s", name, got)
+		}
+		path := filepath.Join("testdata", name)
+		if *update {
+			if err := os.WriteFile(path, append(got, '\n'), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got)+"\n" != string(want) {
+			t.Errorf("%s\ngot  %s\nwant %s", name, got, want)
+		}
+	}
+}
+
+func TestAppendStringIsJSON(t *testing.T) {
+	t.Parallel()
+	for _, s := range []string{"", "plain", "\"\\\n\r\t\x00\x1f\x7f", "é😀", "a\xffb"} {
+		var back string
+		if err := json.Unmarshal(AppendString(nil, s), &back); err != nil {
+			t.Errorf("%q: %v", s, err)
+		}
+		want := string([]rune(s)) // invalid bytes become U+FFFD
+		if back != want {
+			t.Errorf("%q came back as %q", s, back)
+		}
+	}
+}
+
+func BenchmarkScanPush(b *testing.B) {
+	payload := `{"order":"0123456789","lines":[{"sku":"abc-123","qty":3,"price":12.5},{"sku":"def-456","qty":1,"price":99}],"note":"`
+	for len(payload) < 1000 {
+		payload += "plain text of a customer, "
+	}
+	payload += `"}`
+	body := []byte(`{"items":[{"queue":"orders","partition":"c-17","transactionId":"0198f000-0000-7000-8000-0000000000aa","payload":` + payload + `}]}`)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := ScanPush(body, func(int, PushItem) error { return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,22 @@
+package wire
+
+// Header names of the protocol. The X-Queen- prefix belongs to us: a gateway removes every such header a client
+// sends before it adds its own.
+const (
+	HeaderPrefix     = "X-Queen-"
+	HeaderTenant     = "X-Queen-Tenant"     // the tenant's broker UUID; the signed token must agree with it
+	HeaderRequestID  = "X-Queen-Request-Id" // minted by the gateway, on every answer
+	HeaderActCluster = "X-Queen-Act-Cluster"
+
+	HeaderLimitName      = "X-Queen-Limit-Name"
+	HeaderLimitLimit     = "X-Queen-Limit-Limit"
+	HeaderLimitRemaining = "X-Queen-Limit-Remaining"
+	HeaderLimitReset     = "X-Queen-Limit-Reset" // whole seconds
+	HeaderLimitMode      = "X-Queen-Limit-Mode"  // enforce or shadow
+
+	// HeaderRateLimitPolicy and HeaderRateLimit are of draft-ietf-httpapi-ratelimit-headers.
+	HeaderRateLimitPolicy = "RateLimit-Policy"
+	HeaderRateLimit       = "RateLimit"
+
+	HeaderRetryAfter = "Retry-After" // whole seconds, at least 1
+)

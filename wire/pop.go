@@ -1,0 +1,57 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// PopQuery is the parsed query of a pop. Zero values are the wire's defaults where a field says so.
+type PopQuery struct {
+	Batch            int           // total message budget over all claimed partitions; default 200, at least 1
+	Partitions       int           // how many partitions one call may claim; default 1; 0 means no cap
+	AutoAck          bool          // the cursor moves on delivery, no lease
+	Wait             bool          // long poll
+	Timeout          time.Duration // of a waiting poll; DefaultTimeout unless TimeoutGiven
+	TimeoutGiven     bool          // the query named it
+	LeaseSeconds     int           // 0: the queue's own
+	Group            string        // QueueModeGroup when absent
+	SubscriptionMode string        // as sent: all, new and its spellings; "" when absent
+	SubscriptionFrom string        // as sent: now or an RFC 3339 time; "" when absent
+}
+
+// Message is one delivered message.
+type Message struct {
+	ID              uuid.UUID
+	TransactionID   string
+	TraceID         string // "" is rendered as null
+	Data            []byte // raw JSON; aliases the segment
+	ProducerSub     string // "" is rendered as null
+	CreatedAt       time.Time
+	PartitionID     uuid.UUID
+	Partition       string
+	Queue           string
+	Offset          int64
+	DeliveryAttempt int
+}
+
+// PopAnswer is a non-empty answer to a pop: messages grouped by partition, in offset order inside each.
+type PopAnswer struct {
+	Queue             string
+	Partition         string    // of the first claimed partition
+	PartitionID       uuid.UUID // likewise
+	LeaseID           string    // one for the whole call; "" under autoAck
+	LeaseExpiresAt    time.Time // zero under autoAck
+	Group             string
+	PartitionsClaimed int
+	Messages          []Message
+}
+
+// SeedMode is where a consumer group starts on a queue it has not read before.
+type SeedMode uint8
+
+const (
+	SeedAll       SeedMode = iota // everything retained
+	SeedNew                       // what is pushed from now on
+	SeedTimestamp                 // what was pushed at or after a time
+)

@@ -1,0 +1,310 @@
+package wire
+
+import "strings"
+
+// seen is the set of known keys an object has shown already; a second one is refused.
+type seen uint32
+
+func (s *seen) add(bit uint, key string) error {
+	if *s&(1<<bit) != 0 {
+		return bad("duplicate key %q", key)
+	}
+	*s |= 1 << bit
+	return nil
+}
+
+// ScanPush reads {"items":[…]} and calls each once per item in order; an error of each ends the scan and is returned
+// as it is. Anything malformed is an *Error of InvalidRequest whose detail begins with "bad body: ".
+//
+// A fault may stand behind items that each has already seen: each must do nothing that cannot be dropped until
+// ScanPush has returned nil. An empty partition name means DefaultPartition, as everywhere else on the wire.
+func ScanPush(body []byte, each func(index int, item PushItem) error) error {
+	s := scanner{b: body}
+	var keys seen
+	p := pushScanner{scanner: &s, each: each}
+	err := s.object(func(key []byte) error {
+		if string(key) != "items" {
+			_, err := s.skip(1)
+			return err
+		}
+		if err := keys.add(0, "items"); err != nil {
+			return err
+		}
+		return s.array(p.item)
+	})
+	if err != nil {
+		return err
+	}
+	if keys == 0 {
+		return bad("items is missing")
+	}
+	return s.end()
+}
+
+// pushScanner remembers the names of the item before: a batch repeats them, and a repeated name costs no memory.
+type pushScanner struct {
+	*scanner
+	each             func(int, PushItem) error
+	queue, partition string
+}
+
+func (p *pushScanner) item(index int) error {
+	it := PushItem{Partition: DefaultPartition}
+	var keys seen
+	if k, err := p.peek(); err != nil {
+		return err
+	} else if k != kindObject {
+		return bad("item %d must be an object", index)
+	}
+	err := p.object(func(key []byte) error {
+		switch string(key) {
+		case "queue":
+			if err := keys.add(0, "queue"); err != nil {
+				return err
+			}
+			if k, err := p.peek(); err != nil {
+				return err
+			} else if k != kindString {
+				return bad("queue of item %d must be a string", index)
+			}
+			name, err := p.name("queue", p.queue)
+			p.queue, it.Queue = name, name
+			return err
+		case "partition":
+			if err := keys.add(1, "partition"); err != nil {
+				return err
+			}
+			switch k, err := p.peek(); {
+			case err != nil:
+				return err
+			case k == kindNull:
+				return p.literal("null")
+			case k != kindString:
+				return bad("partition of item %d must be a string", index)
+			}
+			name, err := p.name("partition", p.partition)
+			if err != nil {
+				return err
+			}
+			if name != "" {
+				p.partition, it.Partition = name, name
+			}
+			return nil
+		case "transactionId":
+			if err := keys.add(2, "transactionId"); err != nil {
+				return err
+			}
+			id, _, err := p.optionalText("transactionId")
+			if err != nil {
+				return err
+			}
+			if len(id) > MaxTransactionIDBytes {
+				return bad("transactionId of item %d is longer than %d bytes", index, MaxTransactionIDBytes)
+			}
+			if hasControl(id) {
+				return bad("control characters are not allowed in transactionId of item %d", index)
+			}
+			it.TransactionID = id
+			return nil
+		case "payload":
+			if err := keys.add(3, "payload"); err != nil {
+				return err
+			}
+			var err error
+			it.Payload, err = p.skip(3)
+			return err
+		default:
+			_, err := p.skip(3)
+			return err
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if keys&(1<<0) == 0 {
+		return bad("queue of item %d is missing", index)
+	}
+	if keys&(1<<3) == 0 {
+		return bad("payload of item %d is missing", index)
+	}
+	return p.each(index, it)
+}
+
+// name consumes a name, returning last itself when it is the same.
+func (s *scanner) name(what, last string) (string, error) {
+	raw, escaped, err := s.str()
+	if err != nil {
+		return "", err
+	}
+	if !escaped && string(raw) == last {
+		return last, nil
+	}
+	name := string(raw)
+	if escaped {
+		name = string(unescape(nil, raw))
+	}
+	return name, checkName(what, name)
+}
+
+// ScanAck reads the body of /ack (batch false) or /ack/batch (batch true).
+//
+// A missing transactionId or partitionId is not malformed: that item fails alone, in its result. The group of a batch
+// is that of the call; a group on one of its items is ignored. An empty group means QueueModeGroup.
+func ScanAck(body []byte, batch bool) (AckRequest, error) {
+	s := scanner{b: body}
+	req := AckRequest{Group: QueueModeGroup}
+	var err error
+	if batch {
+		err = s.ackBatch(&req)
+	} else {
+		var it AckItem
+		it, err = s.ackItem(0, &req.Group)
+		req.Items = []AckItem{it}
+	}
+	if err == nil {
+		err = s.end()
+	}
+	if err != nil {
+		return AckRequest{}, err
+	}
+	return req, nil
+}
+
+func (s *scanner) ackBatch(req *AckRequest) error {
+	var keys seen
+	err := s.object(func(key []byte) error {
+		switch string(key) {
+		case "acknowledgments":
+			if err := keys.add(0, "acknowledgments"); err != nil {
+				return err
+			}
+			return s.array(func(i int) error {
+				it, err := s.ackItem(i, nil)
+				req.Items = append(req.Items, it)
+				return err
+			})
+		case "consumerGroup":
+			if err := keys.add(1, "consumerGroup"); err != nil {
+				return err
+			}
+			return s.group(&req.Group)
+		}
+		_, err := s.skip(1)
+		return err
+	})
+	if err == nil && keys&1 == 0 {
+		return bad("acknowledgments is missing")
+	}
+	return err
+}
+
+func (s *scanner) group(into *string) error {
+	g, _, err := s.optionalText("consumerGroup")
+	if err != nil || g == "" {
+		return err
+	}
+	*into = g
+	return checkName("consumerGroup", g)
+}
+
+// ackItem consumes one acknowledgement; group is where a consumerGroup goes, nil when the item has none of its own.
+func (s *scanner) ackItem(index int, group *string) (AckItem, error) {
+	var it AckItem
+	depth := 1
+	if group == nil {
+		depth = 3
+	}
+	if k, err := s.peek(); err != nil {
+		return it, err
+	} else if k != kindObject {
+		return it, bad("acknowledgment %d must be an object", index)
+	}
+	var keys seen
+	field := func(bit uint, name string, into *string) error {
+		if err := keys.add(bit, name); err != nil {
+			return err
+		}
+		var err error
+		*into, _, err = s.optionalText(name)
+		return err
+	}
+	var status string
+	err := s.object(func(key []byte) error {
+		switch string(key) {
+		case "transactionId":
+			return field(0, "transactionId", &it.TransactionID)
+		case "partitionId":
+			return field(1, "partitionId", &it.PartitionID)
+		case "leaseId":
+			return field(2, "leaseId", &it.LeaseID)
+		case "status":
+			return field(3, "status", &status)
+		case "error":
+			return field(4, "error", &it.Error)
+		case "consumerGroup":
+			if group != nil {
+				if err := keys.add(5, "consumerGroup"); err != nil {
+					return err
+				}
+				return s.group(group)
+			}
+		}
+		_, err := s.skip(depth)
+		return err
+	})
+	if err != nil {
+		return it, err
+	}
+	if len(it.TransactionID) > MaxTransactionIDBytes {
+		return it, bad("transactionId of acknowledgment %d is longer than %d bytes", index, MaxTransactionIDBytes)
+	}
+	it.Status = foldStatus(status)
+	return it, nil
+}
+
+// foldStatus is case-sensitive; what it does not know is a failure, so that a typo never completes a message.
+func foldStatus(s string) AckStatus {
+	switch s {
+	case "", "completed", "success", "acked", "ok":
+		return AckCompleted
+	case "retry":
+		return AckRetry
+	case "dlq":
+		return AckDLQ
+	}
+	return AckFailed
+}
+
+// ScanExtend reads {"seconds":n}; ok is false when the body is absent, empty, malformed or names no whole number of
+// seconds, which all mean the default: published SDKs send no body at all. Less than one second is one.
+func ScanExtend(body []byte) (seconds int, ok bool) {
+	if len(strings.TrimSpace(string(body))) == 0 {
+		return 0, false
+	}
+	s := scanner{b: body}
+	var keys seen
+	err := s.object(func(key []byte) error {
+		if string(key) != "seconds" {
+			_, err := s.skip(1)
+			return err
+		}
+		if err := keys.add(0, "seconds"); err != nil {
+			return err
+		}
+		k, err := s.peek()
+		if err != nil {
+			return err
+		}
+		if k != kindNumber {
+			_, err := s.skip(1)
+			return err
+		}
+		seconds, err = s.integer("seconds")
+		ok = err == nil
+		return err
+	})
+	if err != nil || s.end() != nil || !ok {
+		return 0, false
+	}
+	return max(seconds, 1), true
+}
