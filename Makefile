@@ -12,7 +12,7 @@ ARGS ?=
 .PHONY: help build run test test/race test/e2e fuzz bench lint fmt generate verify check
 
 help: ## print this help
-	@awk -F ':.*## ' '/^[a-z\/]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9\/]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build the server into bin/
 	go build -o $(BIN) ./cmd/queengate

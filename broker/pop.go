@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -380,7 +381,18 @@ func (p *popping) deliver(got *claimed) error {
 	}
 	p.b.metrics.popped(len(answer.Messages))
 	p.x.reply(200, func(dst []byte) []byte { return wire.AppendPopAnswer(dst, answer) })
+	p.x.ctx.Response.Header.Set(wire.HeaderDelivered, strconv.Itoa(firstDeliveries(answer)))
 	return nil
+}
+
+// firstDeliveries counts what a plan is charged for: a message that comes again is the service's trouble.
+func firstDeliveries(a *wire.PopAnswer) (n int) {
+	for i := range a.Messages {
+		if a.Messages[i].DeliveryAttempt <= 1 {
+			n++
+		}
+	}
+	return n
 }
 
 // release ends the leases of a claim that nobody will work on. A failure costs the lease time and no message.

@@ -86,7 +86,7 @@ func (b *Broker) conclude(x *exchange, e *wire.Error) {
 	a := httpkit.Access{
 		RequestID: x.requestID, Cluster: x.who.cluster, Status: x.ctx.Response.StatusCode(),
 		Duration: time.Since(x.begin), BytesIn: len(x.ctx.Request.Body()), BytesOut: len(x.ctx.Response.Body()),
-		Principal: x.who.subject,
+		Principal: x.who.subject, Echo: b.cfg.Tenancy,
 	}
 	if x.gone {
 		a.Status = statusGone

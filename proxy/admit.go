@@ -6,6 +6,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy/auth"
 	"github.com/queengate/queengate/quota"
@@ -18,7 +19,7 @@ const pausedRetryAfter = 30 * time.Second
 // judge decides everything that can be decided on a request's head, in the order of the package comment, and leaves
 // the verdict in the exchange.
 func (g *Gateway) judge(ctx *fasthttp.RequestCtx, c *clientConn) {
-	c.ex = exchange{judged: true, start: time.Now(), id: newRequestID()}
+	c.ex = exchange{judged: true, start: time.Now(), id: httpkit.NewRequestID()}
 	c.ex.refusal = g.judgeHead(&ctx.Request.Header, c)
 }
 

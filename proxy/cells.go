@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/quota"
 	"github.com/queengate/queengate/wire"
@@ -59,7 +60,7 @@ func (cs *Cells) ask(ctx context.Context, p *pool, as *plans.Cluster, method, pa
 		return err
 	}
 	head := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n%s%s: %s\r\nContent-Length: %d\r\n",
-		method, path, b.address, tok.lines, wire.HeaderRequestID, newRequestID(), len(body))
+		method, path, b.address, tok.lines, wire.HeaderRequestID, httpkit.NewRequestID(), len(body))
 	if len(body) > 0 {
 		head = append(head, "Content-Type: application/json\r\n"...)
 	}

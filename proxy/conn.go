@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
-
-	"github.com/queengate/queengate/internal/httpkit"
 )
 
 // errRefused ends the reading of a body whose request is already refused.
@@ -199,6 +197,3 @@ func isHangUp(err error) bool {
 
 // closeAfter ends the connection after the current answer, lingering.
 func (c *clientConn) closeAfter() { c.lingers.Store(true) }
-
-// newRequestID is the one source of request ids.
-func newRequestID() string { return httpkit.NewRequestID() }

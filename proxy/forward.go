@@ -60,11 +60,16 @@ func (g *Gateway) route(ex *exchange) (*pool, *cellToken, *wire.Error) {
 }
 
 // forward sends anything but a waiting poll and answers what came of it. A second attempt is made when no byte of the
-// first was sent; reads also get one when no byte of the answer came.
+// first was sent; reads also get one when no byte of the answer came. A pop that does not wait says so when no broker
+// can be reached: an empty answer would tell a job that drains a queue that it has finished.
 func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, ask *quota.Ask) {
 	ex := &c.ex
+	reached := false // a broker, by a read
 	fail := func(e *wire.Error) {
-		g.refund(ex)
+		if reached {
+			g.settle(ex, quota.Outcome{})
+		}
+		g.refund(ex) // nothing, when it is settled
 		g.refuse(ctx, c, e)
 	}
 	p, tok, e := g.route(ex)
@@ -101,13 +106,9 @@ func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, 
 			return
 		}
 		g.metrics.upstreamErrors.WithLabelValues(faultKind(wrote, err)).Inc()
-		tried, cause = b, err
+		tried, cause, reached = b, err, reached || wrote
 	}
 	switch {
-	case ex.route.Cost == wire.CostDelivery && cause != nil:
-		g.refund(ex)
-		ex.cause = cause
-		g.degraded(ctx, c)
 	case cause == nil:
 		fail(&wire.Error{Code: wire.BrokerUnavailable, RetryAfter: unavailableRetry})
 	case isTimeout(cause):
@@ -176,7 +177,7 @@ func (g *Gateway) conclude(ctx *fasthttp.RequestCtx, c *clientConn, a *answer, a
 
 // delivered reads how many first deliveries a broker states for a pop.
 func delivered(a *answer) int {
-	v := a.resp.Header.Peek(headerDelivered)
+	v := a.resp.Header.Peek(wire.HeaderDelivered)
 	if len(v) == 0 {
 		return 0
 	}

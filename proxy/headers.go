@@ -19,8 +19,6 @@ import (
 const (
 	// headerDegraded says on a pop's 204 that it stands for a broker that did not answer.
 	headerDegraded = "X-Queen-Degraded"
-	// headerDelivered is a broker's count of first deliveries in the answer to a pop.
-	headerDelivered = "X-Queen-Delivered"
 )
 
 // A cell token lives tokenLife and is minted anew after tokenRenew, so that what goes out is good for at least the

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"io"
 	"strconv"
 	"time"
@@ -40,25 +41,43 @@ func (g *Gateway) relay(ctx *fasthttp.RequestCtx, c *clientConn, a *answer) {
 	case status == fasthttp.StatusNoContent || size == 0:
 		h.SetNoDefaultContentType(true)
 		a.release()
-	case size > 0 && size <= wholeAnswer:
-		buf := takeBody(classOf(int64(size)))
-		_, err := io.ReadFull(a.resp.BodyStream(), buf[:size])
-		if err == nil {
-			ctx.Response.SetBody(buf[:size])
-			a.readEnd()
-		}
-		putBody(classOf(int64(size)), buf)
+		g.finish(ex, status, codeOfStatus(status), "", 0)
+	case size > wholeAnswer || size < 0 && ctx.Request.Header.IsHTTP11():
+		ctx.Response.SetBodyStream(&relayStream{gateway: g, conn: c, answer: a, status: status, size: size}, size)
+	default:
+		n, err := g.copyWhole(&ctx.Response, a, size)
 		if err != nil {
 			a.abandon()
 			g.broken(ctx, c, err)
 			return
 		}
 		a.release()
-	default:
-		ctx.Response.SetBodyStream(&relayStream{gateway: g, conn: c, answer: a, status: status, size: size}, size)
-		return
+		g.finish(ex, status, codeOfStatus(status), "", n)
 	}
-	g.finish(ex, status, codeOfStatus(status), "", max(size, 0))
+}
+
+var errTooLongForOldHTTP = errors.New("an answer of unknown length is too long for an HTTP/1.0 client")
+
+// copyWhole reads a body to its end. Its size is unknown only for HTTP/1.0 clients: they cannot read chunks, which
+// fasthttp would send them.
+func (g *Gateway) copyWhole(into *fasthttp.Response, a *answer, size int) (int, error) {
+	if size < 0 {
+		all, err := io.ReadAll(io.LimitReader(a.resp.BodyStream(), g.cfg.MaxBodyBytes+1))
+		if err == nil && int64(len(all)) > g.cfg.MaxBodyBytes {
+			err = errTooLongForOldHTTP
+		}
+		into.SetBodyRaw(all)
+		return len(all), err
+	}
+	class := classOf(int64(size))
+	buf := takeBody(class)
+	defer putBody(class, buf)
+	if _, err := io.ReadFull(a.resp.BodyStream(), buf[:size]); err != nil {
+		return 0, err
+	}
+	into.SetBody(buf[:size])
+	a.readEnd()
+	return size, nil
 }
 
 // readEnd lets the body's stream notice its end.

@@ -174,7 +174,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	}
 	e := httpkit.HeadError(err)
 	if !c.ex.judged {
-		c.ex = exchange{start: time.Now(), id: newRequestID()}
+		c.ex = exchange{start: time.Now(), id: httpkit.NewRequestID()}
 		if isTimeout(err) {
 			e.Detail = "the request head arrives too slowly"
 		}

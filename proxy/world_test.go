@@ -386,11 +386,14 @@ func (w *world) ask(request string) reply {
 // until waits for a condition that nothing announces.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); {
-		if time.Now().After(end) {
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for end := time.After(patience); !ok(); {
+		select {
+		case <-look.C:
+		case <-end:
 			t.Fatalf("waited in vain for: %s", what)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

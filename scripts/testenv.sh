@@ -34,7 +34,7 @@ fi
 
 newest_bin() {
 	for initdb in /usr/lib/postgresql/*/bin/initdb /usr/pgsql-*/bin/initdb /usr/libexec/postgresql*/initdb "$(command -v initdb || true)"; do
-		[ ! -x "$initdb" ] || echo "$("$initdb" --version | sed 's/.*PostgreSQL) \([0-9.]*\).*/\1/') $(dirname "$initdb")"
+		[ ! -x "$initdb" ] || echo "$("$initdb" --version | sed 's/.*PostgreSQL) \([0-9.]*\).*/\1/') $(dirname "$(readlink -f "$initdb")")"
 	done | sort -V | tail -n 1 | cut -d' ' -f2-
 }
 

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,17 +76,24 @@ func TestAppendStringIsJSON(t *testing.T) {
 }
 
 func BenchmarkScanPush(b *testing.B) {
-	payload := `{"order":"0123456789","lines":[{"sku":"abc-123","qty":3,"price":12.5},{"sku":"def-456","qty":1,"price":99}],"note":"`
-	for len(payload) < 1000 {
-		payload += "plain text of a customer, "
+	item := func(size int) string {
+		payload := `{"order":"0123456789","lines":[{"sku":"abc-123","qty":3,"price":12.5}],"note":"`
+		return `{"queue":"orders","partition":"c-17","transactionId":"0198f000-0000-7000-8000-0000000000aa","payload":` +
+			payload + strings.Repeat("n", size-len(payload)-2) + `"}}`
 	}
-	payload += `"}`
-	body := []byte(`{"items":[{"queue":"orders","partition":"c-17","transactionId":"0198f000-0000-7000-8000-0000000000aa","payload":` + payload + `}]}`)
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := ScanPush(body, func(int, PushItem) error { return nil }); err != nil {
-			b.Fatal(err)
-		}
+	for name, body := range map[string]string{
+		"1KB":      `{"items":[` + item(1000) + `]}`,
+		"100x256B": `{"items":[` + strings.Repeat(item(256)+",", 99) + item(256) + `]}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			text := []byte(body)
+			b.SetBytes(int64(len(text)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := ScanPush(text, func(int, PushItem) error { return nil }); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -7,6 +7,7 @@ const (
 	HeaderTenant     = "X-Queen-Tenant"     // the tenant's broker UUID; the signed token must agree with it
 	HeaderRequestID  = "X-Queen-Request-Id" // minted by the gateway, on every answer
 	HeaderActCluster = "X-Queen-Act-Cluster"
+	HeaderDelivered  = "X-Queen-Delivered" // broker to gateway, on a pop: how many messages are delivered for the first time
 
 	HeaderLimitName      = "X-Queen-Limit-Name"
 	HeaderLimitLimit     = "X-Queen-Limit-Limit"

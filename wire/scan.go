@@ -22,6 +22,7 @@ func ScanPush(body []byte, each func(index int, item PushItem) error) error {
 	s := scanner{b: body}
 	var keys seen
 	p := pushScanner{scanner: &s, each: each}
+	p.member = p.field
 	err := s.object(func(key []byte) error {
 		if string(key) != "items" {
 			_, err := s.skip(1)
@@ -41,93 +42,100 @@ func ScanPush(body []byte, each func(index int, item PushItem) error) error {
 	return s.end()
 }
 
-// pushScanner remembers the names of the item before: a batch repeats them, and a repeated name costs no memory.
+// pushScanner is the state of one scan. It remembers the names of the item before: a batch repeats them, and a
+// repeated name costs no memory.
 type pushScanner struct {
 	*scanner
 	each             func(int, PushItem) error
+	member           func(key []byte) error // p.field, bound once for all items
 	queue, partition string
+
+	index int // of the item being read, and what is known of it so far
+	it    PushItem
+	keys  seen
 }
 
+// Bits of the known keys of an item.
+const (
+	keyQueue = iota
+	keyPartition
+	keyTransactionID
+	keyPayload
+)
+
 func (p *pushScanner) item(index int) error {
-	it := PushItem{Partition: DefaultPartition}
-	var keys seen
 	if k, err := p.peek(); err != nil {
 		return err
 	} else if k != kindObject {
 		return bad("item %d must be an object", index)
 	}
-	err := p.object(func(key []byte) error {
-		switch string(key) {
-		case "queue":
-			if err := keys.add(0, "queue"); err != nil {
-				return err
-			}
-			if k, err := p.peek(); err != nil {
-				return err
-			} else if k != kindString {
-				return bad("queue of item %d must be a string", index)
-			}
-			name, err := p.name("queue", p.queue)
-			p.queue, it.Queue = name, name
-			return err
-		case "partition":
-			if err := keys.add(1, "partition"); err != nil {
-				return err
-			}
-			switch k, err := p.peek(); {
-			case err != nil:
-				return err
-			case k == kindNull:
-				return p.literal("null")
-			case k != kindString:
-				return bad("partition of item %d must be a string", index)
-			}
-			name, err := p.name("partition", p.partition)
-			if err != nil {
-				return err
-			}
-			if name != "" {
-				p.partition, it.Partition = name, name
-			}
-			return nil
-		case "transactionId":
-			if err := keys.add(2, "transactionId"); err != nil {
-				return err
-			}
-			id, _, err := p.optionalText("transactionId")
-			if err != nil {
-				return err
-			}
-			if len(id) > MaxTransactionIDBytes {
-				return bad("transactionId of item %d is longer than %d bytes", index, MaxTransactionIDBytes)
-			}
-			if hasControl(id) {
-				return bad("control characters are not allowed in transactionId of item %d", index)
-			}
-			it.TransactionID = id
-			return nil
-		case "payload":
-			if err := keys.add(3, "payload"); err != nil {
-				return err
-			}
-			var err error
-			it.Payload, err = p.skip(3)
-			return err
-		default:
-			_, err := p.skip(3)
-			return err
-		}
-	})
-	if err != nil {
+	p.index, p.it, p.keys = index, PushItem{Partition: DefaultPartition}, 0
+	if err := p.object(p.member); err != nil {
 		return err
 	}
-	if keys&(1<<0) == 0 {
+	if p.keys&(1<<keyQueue) == 0 {
 		return bad("queue of item %d is missing", index)
 	}
-	if keys&(1<<3) == 0 {
+	if p.keys&(1<<keyPayload) == 0 {
 		return bad("payload of item %d is missing", index)
 	}
-	return p.each(index, it)
+	return p.each(index, p.it)
+}
+
+// field consumes the value of one member of an item.
+func (p *pushScanner) field(key []byte) (err error) {
+	switch string(key) {
+	case "queue":
+		if err := p.keys.add(keyQueue, "queue"); err != nil {
+			return err
+		}
+		if k, err := p.peek(); err != nil {
+			return err
+		} else if k != kindString {
+			return bad("queue of item %d must be a string", p.index)
+		}
+		p.queue, err = p.name("queue", p.queue)
+		p.it.Queue = p.queue
+	case "partition":
+		if err := p.keys.add(keyPartition, "partition"); err != nil {
+			return err
+		}
+		switch k, err := p.peek(); {
+		case err != nil:
+			return err
+		case k == kindNull:
+			return p.literal("null")
+		case k != kindString:
+			return bad("partition of item %d must be a string", p.index)
+		}
+		var name string
+		if name, err = p.name("partition", p.partition); err == nil && name != "" {
+			p.partition, p.it.Partition = name, name
+		}
+	case "transactionId":
+		if err := p.keys.add(keyTransactionID, "transactionId"); err != nil {
+			return err
+		}
+		id, _, err := p.optionalText("transactionId")
+		if err != nil {
+			return err
+		}
+		if len(id) > MaxTransactionIDBytes {
+			return bad("transactionId of item %d is longer than %d bytes", p.index, MaxTransactionIDBytes)
+		}
+		if hasControl(id) {
+			return bad("control characters are not allowed in transactionId of item %d", p.index)
+		}
+		p.it.TransactionID = id
+	case "payload":
+		if err := p.keys.add(keyPayload, "payload"); err != nil {
+			return err
+		}
+		p.it.Payload, err = p.skip(3)
+	default:
+		_, err = p.skip(3)
+	}
+	return err
 }
 
 // name consumes a name, returning last itself when it is the same.

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"strconv"
 	"unicode/utf8"
 )
@@ -86,7 +87,6 @@ func (s *scanner) object(each func(key []byte) error) error {
 		s.i++
 		return nil
 	}
-	var buf [64]byte
 	for {
 		s.space()
 		raw, escaped, err := s.str()
@@ -95,7 +95,7 @@ func (s *scanner) object(each func(key []byte) error) error {
 		}
 		if escaped {
 			// A key may be spelled with escapes; what counts is what it says.
-			raw = unescape(buf[:0], raw)
+			raw = unescape(nil, raw)
 		}
 		s.space()
 		if s.i >= len(s.b) || s.b[s.i] != ':' {
@@ -316,12 +316,12 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// plain reports eight bytes that need no look one by one: ASCII, no control character, no quote, no backslash.
-func plain(v uint64) bool {
+// special marks, by the top bit of each, which of eight bytes need a look: not ASCII, a control character, a quote or a
+// backslash. A borrow may mark a byte after the first one marked, never before it.
+func special(v uint64) uint64 {
 	quote := v ^ (lowBits * '"')
 	slash := v ^ (lowBits * '\\')
-	special := (v - lowBits*0x20) | (quote - lowBits) | (slash - lowBits) | v
-	return special&highBits == 0
+	return ((v - lowBits*0x20) | (quote - lowBits) | (slash - lowBits) | v) & highBits
 }
 
 // str consumes a string and returns what stands between its quotes, checked: valid UTF-8, no raw control characters,
@@ -335,8 +335,18 @@ func (s *scanner) str() (raw []byte, escaped bool, err error) {
 	start := i
 	wide := false
 	for {
-		for len(b)-i >= 8 && plain(binary.LittleEndian.Uint64(b[i:])) {
-			i += 8
+		// Long strings are most of a payload: sixteen bytes a step, in one branch.
+		for len(b)-i >= 16 && special(binary.LittleEndian.Uint64(b[i:]))|special(binary.LittleEndian.Uint64(b[i+8:])) == 0 {
+			i += 16
+		}
+		if len(b)-i >= 8 {
+			// The lowest set bit is that of the first byte that needs a look.
+			if v := special(binary.LittleEndian.Uint64(b[i:])); v == 0 {
+				i += 8
+				continue
+			} else {
+				i += bits.TrailingZeros64(v) / 8
+			}
 		}
 		if i >= len(b) {
 			s.i = i

@@ -14,10 +14,11 @@ func runBroker(ctx context.Context, in *invocation) error {
 	if err != nil {
 		return err
 	}
-	log, err := in.stderrLogger(c)
+	log, flush, err := in.stderrLogger(c)
 	if err != nil {
 		return err
 	}
+	defer flush()
 	keys, err := readPublicKeys(c.Broker.CellKeys, datadir.ParseCellPublicKey)
 	if err != nil {
 		return usageError{err}

@@ -19,10 +19,11 @@ func runGateway(ctx context.Context, in *invocation) error {
 	if err != nil {
 		return err
 	}
-	log, err := in.stderrLogger(c)
+	log, flush, err := in.stderrLogger(c)
 	if err != nil {
 		return err
 	}
+	defer flush()
 	key, err := datadir.ParseCellKey([]byte(c.Gateway.CellKey.Reveal()))
 	if err != nil {
 		return usageError{fmt.Errorf("gateway.cell_key = redacted: %w", err)}

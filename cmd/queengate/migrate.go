@@ -25,28 +25,35 @@ func runMigrate(ctx context.Context, in *invocation) error {
 	if !slices.Contains([]string{"all", string(migrations.Broker), string(migrations.Gateway)}, set) {
 		return usageError{fmt.Errorf("--set = %s: want broker, gateway or all", set)}
 	}
-	for _, m := range []struct {
-		set migrations.Set
-		dsn conf.Secret
-	}{{migrations.Broker, c.Postgres}, {migrations.Gateway, c.control()}} {
-		if set != "all" && set != string(m.set) {
+	for _, s := range c.schemas() {
+		if set != "all" && set != string(s.set) {
 			continue
 		}
-		if m.dsn == "" {
+		if s.dsn == "" {
 			return usageError{errors.New("postgres.dsn is missing: want the address of a PostgreSQL")}
 		}
 		began := time.Now()
-		if err := applySet(ctx, m.dsn, m.set); err != nil {
+		if err := s.apply(ctx); err != nil {
 			return err
 		}
-		fmt.Fprintf(in.stdout, "%s schema is up to date (%d ms)\n", m.set, time.Since(began).Milliseconds())
+		fmt.Fprintf(in.stdout, "%s schema is up to date (%d ms)\n", s.set, time.Since(began).Milliseconds())
 	}
 	return nil
 }
 
-// applySet applies one set with a connection of its own and none of the sessions' bounds: a migration may take its time.
-func applySet(ctx context.Context, dsn conf.Secret, set migrations.Set) error {
-	pc, err := pg.Parse(pg.Config{DSN: dsn.Reveal(), AppName: "queengate-migrate"})
+// schema is a migration set and the database it belongs in.
+type schema struct {
+	set migrations.Set
+	dsn conf.Secret
+}
+
+func (c *config) schemas() []schema {
+	return []schema{{migrations.Broker, c.Postgres}, {migrations.Gateway, c.control()}}
+}
+
+// apply uses a connection of its own, with none of the bounds of our sessions: a migration may take its time.
+func (s schema) apply(ctx context.Context) error {
+	pc, err := pg.Parse(pg.Config{DSN: s.dsn.Reveal(), AppName: "queengate-migrate"})
 	if err != nil {
 		return err
 	}
@@ -54,5 +61,5 @@ func applySet(ctx context.Context, dsn conf.Secret, set migrations.Set) error {
 	for _, bound := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
 		cfg.RuntimeParams[bound] = "0"
 	}
-	return migrations.Apply(ctx, cfg, set)
+	return migrations.Apply(ctx, cfg, s.set)
 }

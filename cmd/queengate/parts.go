@@ -167,14 +167,15 @@ func (c *config) certificate(log *slog.Logger) (*cryptotls.Config, error) {
 	return f.Config(), nil
 }
 
-// stderrLogger is the log of a part that runs by itself.
-func (in *invocation) stderrLogger(c *config) (*slog.Logger, error) {
-	log, err := obs.NewLogger(in.stderr, c.LogFormat, c.LogLevel)
-	if err != nil {
-		return nil, usageError{err}
+// stderrLogger is the log of a part that runs by itself; flush writes out its last lines.
+func (in *invocation) stderrLogger(c *config) (log *slog.Logger, flush func(), err error) {
+	lines := obs.NewBuffer(in.stderr)
+	if log, err = obs.NewLogger(lines, c.LogFormat, c.LogLevel); err != nil {
+		return nil, nil, usageError{err}
 	}
 	slog.SetDefault(log) // for libraries
-	return log, nil
+	// An error of the last write has nobody left to be told.
+	return log, func() { _ = lines.Flush() }, nil
 }
 
 // readPublicKeys reads the files with the gateways' public keys, by key id.

@@ -18,7 +18,6 @@ import (
 	"github.com/queengate/queengate/internal/embedpg"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/run"
-	"github.com/queengate/queengate/migrations"
 	"github.com/queengate/queengate/tls"
 	"github.com/queengate/queengate/wire"
 )
@@ -79,8 +78,8 @@ func runUp(ctx context.Context, in *invocation) (err error) {
 	}
 	// After a run it has been stopped in its turn, and this does nothing.
 	defer func() { err = errors.Join(err, stopPostgres()) }()
-	for set, dsn := range map[migrations.Set]conf.Secret{migrations.Broker: c.Postgres, migrations.Gateway: c.control()} {
-		if err := applySet(ctx, dsn, set); err != nil {
+	for _, s := range c.schemas() {
+		if err := s.apply(ctx); err != nil {
 			return err
 		}
 	}
@@ -282,11 +281,12 @@ func (u *up) openLog() (closeLog func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if u.log, err = newUpLogger(f, u.in.stderr, u.c); err != nil {
+	lines := obs.NewBuffer(f)
+	if u.log, err = newUpLogger(lines, u.in.stderr, u.c); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	// An error of the last write has nobody left to be told.
-	return func() { _ = f.Close() }, nil
+	return func() { _ = errors.Join(lines.Flush(), f.Close()) }, nil
 }
 
 func newUpLogger(file, terminal io.Writer, c *config) (*slog.Logger, error) {

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queengate/queengate/internal/conf"
 )
 
 // asMain makes the test binary the program itself, for tests that kill it.
@@ -81,9 +83,12 @@ func dataFolder(t *testing.T, name string) string {
 	return filepath.Join(base, name)
 }
 
-func upCommand(data string, args ...string) *exec.Cmd {
+func upCommand(t *testing.T, data string, args ...string) *exec.Cmd {
+	t.Helper()
 	all := []string{"up", "--data", data, "--http", "127.0.0.1:0", "--https", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--broker", "127.0.0.1:0"}
-	cmd := exec.Command(os.Args[0], append(all, args...)...)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0], append(all, args...)...)
 	cmd.Env = append(os.Environ(), asMain+"=1")
 	return cmd
 }
@@ -91,7 +96,7 @@ func upCommand(data string, args ...string) *exec.Cmd {
 // start returns when the system says that it is ready.
 func start(t *testing.T, data string, args ...string) *instance {
 	t.Helper()
-	in := &instance{cmd: upCommand(data, args...), out: &watch{want: "curl -sS -H", seen: make(chan struct{})}, ended: make(chan struct{})}
+	in := &instance{cmd: upCommand(t, data, args...), out: &watch{want: "curl -sS -H", seen: make(chan struct{})}, ended: make(chan struct{})}
 	in.cmd.Stdout, in.cmd.Stderr = in.out, in.out
 	if err := in.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -235,7 +240,7 @@ func TestTheSystemServesStopsResumesAndRecovers(t *testing.T) {
 		conn.Close(context.Background())
 	})
 	t.Run("a second start on the folder is refused", func(t *testing.T) {
-		out, err := upCommand(data).CombinedOutput()
+		out, err := upCommand(t, data).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "in use by another queengate") || !strings.Contains(string(out), fmt.Sprint(in.cmd.Process.Pid)) {
 			t.Errorf("got %v, %s, want the refusal with the holder's process id", err, out)
 		}
@@ -303,13 +308,34 @@ func TestTheSystemServesStopsResumesAndRecovers(t *testing.T) {
 	in.interrupt(t)
 }
 
+func TestRedisIsShownAsItIs(t *testing.T) {
+	t.Parallel()
+	address := os.Getenv("QUEENGATE_TEST_REDIS")
+	if address == "" {
+		t.Fatal("QUEENGATE_TEST_REDIS is not set: run the tests with `make test`")
+	}
+	show, closeRedis, err := openRedis(t.Context(), conf.Secret(address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fact, err := show(t.Context()); err != nil || !strings.HasPrefix(fact, "answers;") {
+		t.Errorf("got %q, %v, want that it answers", fact, err)
+	}
+	if err := closeRedis(); err != nil {
+		t.Fatal(err)
+	}
+	if fact, err := show(t.Context()); err != nil || !strings.HasPrefix(fact, "does not answer;") {
+		t.Errorf("once it is away: got %q, %v, want that it does not answer, and no failure", fact, err)
+	}
+}
+
 func TestAStartThatCannotWorkSaysWhy(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
+	t.Cleanup(func() { taken.Close() }) // and no defer: parallel subtests outlive this function
 	// A port that was free a moment ago answers nobody.
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -327,7 +353,7 @@ func TestAStartThatCannotWorkSaysWhy(t *testing.T) {
 	} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
-			out, err := upCommand(dataFolder(t, "data"), tc.args...).CombinedOutput()
+			out, err := upCommand(t, dataFolder(t, "data"), tc.args...).CombinedOutput()
 			if err == nil || !bytes.Contains(out, []byte(tc.want)) || bytes.Contains(out, []byte("hunter2")) {
 				t.Errorf("got %v, %s, want %s and no secret", err, out, tc.want)
 			}

@@ -7,8 +7,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -36,6 +39,7 @@ func app(args []string) int {
 	fs.DurationVar(&s.seconds, "time", 5*time.Second, "length of one measurement")
 	fs.StringVar(&s.out, "out", "", "file to write the report to (default: standard output)")
 	fs.StringVar(&s.only, "only", "", "comma-separated prefixes of the cases to run")
+	fs.StringVar(&s.profile, "profile", "", "folder for a CPU profile of queengate per case, of the last repetition")
 	if err := fs.Parse(args); err != nil {
 		return 2
 	}
@@ -80,8 +84,9 @@ func run(ctx context.Context, s settings) error {
 			if !selected(c.name, s.only) {
 				continue
 			}
+			finish := w.profile(s.profile, c.name, s.seconds)
 			r, err := w.measure(ctx, c, s.seconds)
-			if err != nil {
+			if err = errors.Join(err, finish()); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
 			results[c.name] = append(results[c.name], r)
@@ -126,6 +131,25 @@ func (s sample) String() string {
 		t += fmt.Sprintf("  p50 %6.2f ms  p99 %6.2f ms", ms(s.p50), ms(s.p99))
 	}
 	return t + fmt.Sprintf("  cpu/msg %5.1f us + pg %5.1f us", us(s.ours), us(s.postgres))
+}
+
+// profile fetches a CPU profile of queengate while a case runs; the returned function waits for it.
+func (w *world) profile(dir, name string, d time.Duration) (finish func() error) {
+	if dir == "" {
+		return func() error { return nil }
+	}
+	done := make(chan error, 1)
+	go func() {
+		resp, err := http.Get(fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", w.up.Credentials.OpsURL, max(int(d.Seconds()), 1)))
+		if err != nil {
+			done <- err
+			return
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		done <- errors.Join(err, os.WriteFile(filepath.Join(dir, name+".pprof"), text, 0o644))
+	}()
+	return func() error { return <-done }
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

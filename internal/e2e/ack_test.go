@@ -37,7 +37,7 @@ func TestAckDecisionTable(t *testing.T) {
 		"retry releases and redelivers":                        {acks: []string{"retry"}, want: map[int]want{0: done}, next: []int64{0, 1, 2, 3, 4}, attempt: 2},
 		"dlq files one and redelivers the rest":                {acks: []string{"completed", "dlq", "", "", ""}, want: map[int]want{0: done, 1: {success: true, released: true, dlq: true}}, next: []int64{2, 3, 4}, attempt: 1},
 		"an unknown word is a failure":                         {acks: []string{"Completed"}, want: map[int]want{0: done}, next: []int64{0, 1, 2, 3, 4}, attempt: 2},
-		"the lowest signal decides":                            {acks: []string{"", "", "failed", "dlq", ""}, want: map[int]want{2: done, 3: done}, next: []int64{2, 3, 4}, attempt: 1},
+		"the lowest signal decides":                            {acks: []string{"", "", "failed", "dlq", ""}, want: map[int]want{2: done, 3: done}, next: []int64{0, 1, 2, 3, 4}, attempt: 2},
 		"a retry limit of zero dead-letters at once":           {options: `"retryLimit":0`, acks: []string{"failed"}, want: map[int]want{0: {success: true, released: true, dlq: true}}, next: []int64{1, 2, 3, 4}, attempt: 1},
 		"without dead letters an exhausted message is dropped": {options: `"retryLimit":0,"deadLetterQueue":false,"dlqAfterMaxRetries":false`, acks: []string{"failed"}, want: map[int]want{0: done}, next: []int64{1, 2, 3, 4}, attempt: 1},
 		"a wrong lease moves nothing":                          {lease: "wrong", acks: []string{"completed"}, want: map[int]want{0: {err: "invalid or expired lease"}}},

@@ -116,7 +116,8 @@ func (s *Server) endOrphans() error {
 }
 
 // workers returns the processes that work in the cluster: PostgreSQL makes the cluster the working directory of the
-// postmaster and all its children. unknown is set when the system hides a process that might be one.
+// postmaster and all its children. unknown is set when the system hides a process that might be one: PostgreSQL's, of
+// the same user.
 func (s *Server) workers() (pids []int, unknown bool, err error) {
 	cluster, err := os.Stat(s.cluster)
 	if err != nil {
@@ -138,8 +139,11 @@ func (s *Server) workers() (pids []int, unknown bool, err error) {
 				pids = append(pids, pid)
 			}
 		case errors.Is(err, os.ErrPermission):
+			var owner unix.Stat_t
 			comm, err := os.ReadFile(filepath.Join("/proc", e.Name(), "comm"))
-			unknown = unknown || err == nil && strings.HasPrefix(string(comm), "postgres")
+			if err == nil && strings.HasPrefix(string(comm), "postgres") && unix.Stat(filepath.Join("/proc", e.Name()), &owner) == nil {
+				unknown = unknown || int(owner.Uid) == s.account.uid
+			}
 		}
 	}
 	return pids, unknown, nil

@@ -21,13 +21,17 @@ type Access struct {
 	BytesOut  int    // of the body
 	Principal string // public id of the key, or the user
 	Err       error  // the cause behind a 5xx, never shown to the caller
+	Echo      bool   // another process logs the same request under the same id: a success is only worth a Debug line
 }
 
 // Log writes the line at Info, a 5xx at Warn. Empty facts are left out.
 func (a *Access) Log(log *slog.Logger) {
 	level := slog.LevelInfo
-	if a.Status >= 500 {
+	switch {
+	case a.Status >= 500:
 		level = slog.LevelWarn
+	case a.Echo && a.Status < 400:
+		level = slog.LevelDebug
 	}
 	ctx := context.Background()
 	if !log.Enabled(ctx, level) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,8 +19,8 @@ import (
 type Health func(ctx context.Context) (fact string, err error)
 
 // Ops is the operators' port: GET /metrics, /livez (the process answers), /readyz (every part serves: 200 or 503 with
-// the failing parts) and /healthz (the facts behind readiness; 200 as long as the process answers). It is for a private
-// network: it has no credentials and tells no secrets.
+// the failing parts), /healthz (the facts behind readiness; 200 as long as the process answers) and /debug/pprof (the
+// profiles of the runtime). It is for a private network: it has no credentials and tells no secrets.
 type Ops struct {
 	log    *slog.Logger
 	ln     net.Listener
@@ -45,6 +46,9 @@ func NewOps(log *slog.Logger, ln net.Listener, reg *prometheus.Registry, parts m
 		rep, _ := o.ask(r.Context())
 		o.answer(w, http.StatusOK, rep)
 	})
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	o.server = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
 	return o
 }
