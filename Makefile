@@ -36,7 +36,7 @@ FUZZTIME ?= 10s
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	@set -euo pipefail; grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r dir; do \
 		grep -hoE '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -d' ' -f2 | while read -r target; do \
-			echo "$$dir $$target"; $(TESTENV) go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$dir </dev/null; \
+			echo "$$dir $$target"; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$dir </dev/null; \
 		done; \
 	done
 

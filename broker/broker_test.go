@@ -263,8 +263,10 @@ func TestQueueAdministration(t *testing.T) {
 	if a := w.do("GET", "/api/v1/resources/queues/none", ""); a.status != 404 || !strings.Contains(a.body, `"error":"Queue not found"`) {
 		t.Errorf("detail of no queue: %d %s", a.status, a.body)
 	}
-	for i, want := range []string{`{"deleted":true,"queue":"second","existed":true}`,
-		`{"deleted":false,"queue":"second","existed":false,"message":"Queue not found, nothing was deleted"}`} {
+	for i, want := range []string{
+		`{"deleted":true,"queue":"second","existed":true}`,
+		`{"deleted":false,"queue":"second","existed":false,"message":"Queue not found, nothing was deleted"}`,
+	} {
 		if a := w.do("DELETE", "/api/v1/resources/queues/second", "").want(t, 200); a.body != want {
 			t.Errorf("deletion %d: %s", i, a.body)
 		}

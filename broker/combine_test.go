@@ -20,27 +20,27 @@ func echo(run func([]int) ([]int, error)) (*combiner[int, int, int], func() [][]
 		run = func([]int) ([]int, error) { return nil, nil }
 	}
 	return &combiner[int, int, int]{
-			run: func(ins []int) ([]int, error) {
-				mu.Lock()
-				bundles = append(bundles, slices.Clone(ins))
-				mu.Unlock()
-				if outs, err := run(ins); outs != nil || err != nil {
-					return outs, err
-				}
-				time.Sleep(time.Millisecond)
-				outs := make([]int, len(ins))
-				for i, in := range ins {
-					outs[i] = 2 * in
-				}
-				return outs, nil
-			},
-			keys: func(in int, each func(int)) { each(in % 100) },
-			max:  4, note: func(int, time.Duration) {},
-		}, func() [][]int {
+		run: func(ins []int) ([]int, error) {
 			mu.Lock()
-			defer mu.Unlock()
-			return slices.Clone(bundles)
-		}
+			bundles = append(bundles, slices.Clone(ins))
+			mu.Unlock()
+			if outs, err := run(ins); outs != nil || err != nil {
+				return outs, err
+			}
+			time.Sleep(time.Millisecond)
+			outs := make([]int, len(ins))
+			for i, in := range ins {
+				outs[i] = 2 * in
+			}
+			return outs, nil
+		},
+		keys: func(in int, each func(int)) { each(in % 100) },
+		max:  4, note: func(int, time.Duration) {},
+	}, func() [][]int {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(bundles)
+	}
 }
 
 func TestALoneCallGoesAtOnceAndOthersShareTheNextBundle(t *testing.T) {

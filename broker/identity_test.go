@@ -127,8 +127,10 @@ func TestCapsOfTheTokenRefuseTheWholeRequest(t *testing.T) {
 	m := newMint(t)
 	w := setup(t, m.tenancy)
 	tenant, two := uuid.New(), int64(2)
-	headers := []string{wire.HeaderTenant, tenant.String(), "Authorization",
-		m.token(wire.CellClaims{Tenant: tenant, Access: wire.AccessReadWrite, MaxQueues: &two, MaxPartitions: &two})}
+	headers := []string{
+		wire.HeaderTenant, tenant.String(), "Authorization",
+		m.token(wire.CellClaims{Tenant: tenant, Access: wire.AccessReadWrite, MaxQueues: &two, MaxPartitions: &two}),
+	}
 	w.push(`{"items":[{"queue":"a","payload":1}]}`, headers...)
 	a := w.do("POST", "/api/v1/push", `{"items":[{"queue":"a","payload":1},{"queue":"b","payload":1},{"queue":"c","payload":1}]}`, headers...)
 	if a.status != 403 || !strings.Contains(a.body, `"code":"quota_exceeded"`) || !strings.Contains(a.body, `"limit":{"name":"queues","limit":2`) {

@@ -112,7 +112,8 @@ func TestAClaimForAClientThatHasGoneIsReleased(t *testing.T) {
 	v.After = -1
 	var s store.StoredSegment
 	if err := w.pool.QueryRow(t.Context(), "SELECT base_offset, end_offset, blob FROM queen.log_segments ORDER BY base_offset LIMIT 1").Scan(
-		&s.Base, &s.End, &s.Blob); err != nil {
+		&s.Base, &s.End, &s.Blob,
+	); err != nil {
 		t.Fatal(err)
 	}
 	v.Segments = []store.StoredSegment{s}

@@ -161,73 +161,139 @@ func TestLoadedSnapshot(t *testing.T) {
 func (f *fixture) steps() []step {
 	cluster := func(s *Snapshot) *Cluster { return s.ClusterByID(f.cluster) }
 	return []step{
-		{"a plan edit", "SELECT queengate.set_plan('free', '{\"max_queues\": 21}')", nil,
-			func(s *Snapshot) bool { return is(cluster(s).Limits.MaxQueues, 21) }},
-		{"a plan edit in plain SQL", "UPDATE queengate.plans SET max_queues = 22 WHERE code = 'free'", nil,
-			func(s *Snapshot) bool { return is(cluster(s).Limits.MaxQueues, 22) }},
-		{"a plan's modes", "SELECT queengate.set_plan('free', p_modes => '{\"req\": \"shadow\"}')", nil,
-			func(s *Snapshot) bool { return cluster(s).Limits.Mode(LimitRequests) == Shadow }},
-		{"a cluster's modes", "SELECT queengate.set_limit_modes($1, '{\"req\": \"off\"}')", []any{f.cluster},
-			func(s *Snapshot) bool { return cluster(s).Limits.Mode(LimitRequests) == Off }},
-		{"an override", "SELECT queengate.set_limit_override($1, '{\"max_queues\": null, \"max_parked_pops\": 0}')", []any{f.cluster},
+		{
+			"a plan edit", "SELECT queengate.set_plan('free', '{\"max_queues\": 21}')", nil,
+			func(s *Snapshot) bool { return is(cluster(s).Limits.MaxQueues, 21) },
+		},
+		{
+			"a plan edit in plain SQL", "UPDATE queengate.plans SET max_queues = 22 WHERE code = 'free'", nil,
+			func(s *Snapshot) bool { return is(cluster(s).Limits.MaxQueues, 22) },
+		},
+		{
+			"a plan's modes", "SELECT queengate.set_plan('free', p_modes => '{\"req\": \"shadow\"}')", nil,
+			func(s *Snapshot) bool { return cluster(s).Limits.Mode(LimitRequests) == Shadow },
+		},
+		{
+			"a cluster's modes", "SELECT queengate.set_limit_modes($1, '{\"req\": \"off\"}')",
+			[]any{f.cluster},
+			func(s *Snapshot) bool { return cluster(s).Limits.Mode(LimitRequests) == Off },
+		},
+		{
+			"an override", "SELECT queengate.set_limit_override($1, '{\"max_queues\": null, \"max_parked_pops\": 0}')",
+			[]any{f.cluster},
 			func(s *Snapshot) bool {
 				return cluster(s).Limits.MaxQueues == nil && is(cluster(s).Limits.MaxParkedPops, 0)
-			}},
-		{"cleared overrides", "SELECT queengate.set_limit_override($1, NULL)", []any{f.cluster},
-			func(s *Snapshot) bool { return is(cluster(s).Limits.MaxQueues, 22) }},
-		{"another plan", "SELECT queengate.assign_plan($1, 'pro')", []any{f.cluster},
+			},
+		},
+		{
+			"cleared overrides", "SELECT queengate.set_limit_override($1, NULL)",
+			[]any{f.cluster},
+			func(s *Snapshot) bool { return is(cluster(s).Limits.MaxQueues, 22) },
+		},
+		{
+			"another plan", "SELECT queengate.assign_plan($1, 'pro')",
+			[]any{f.cluster},
 			func(s *Snapshot) bool {
 				return cluster(s).PlanCode == "pro" && *cluster(s).Limits.RequestsPerSecond == 600 && cluster(s).Features["streams"]
-			}},
-		{"a cluster's status", "SELECT queengate.set_cluster_status($1, 'paused')", []any{f.cluster},
+			},
+		},
+		{
+			"a cluster's status", "SELECT queengate.set_cluster_status($1, 'paused')",
+			[]any{f.cluster},
 			func(s *Snapshot) bool {
 				return cluster(s).Status == Paused && s.KeyByID(f.key).Cluster.Status == Paused
-			}},
-		{"a milder tenant's status", "SELECT queengate.set_tenant_status($1, 'grace')", []any{f.tenant},
-			func(s *Snapshot) bool { return cluster(s).Status == Paused }},
-		{"a worse tenant's status", "SELECT queengate.set_tenant_status($1, 'suspended')", []any{f.tenant},
-			func(s *Snapshot) bool { return cluster(s).Status == Suspended }},
-		{"a healthy tenant", "SELECT queengate.set_tenant_status($1, 'active')", []any{f.tenant},
-			func(s *Snapshot) bool { return cluster(s).Status == Paused }},
-		{"a cell's address", "SELECT queengate.set_cell('eu1', 'http://10.0.0.1:6632')", nil,
-			func(s *Snapshot) bool { return s.Cell("eu1").BaseURL == "http://10.0.0.1:6632" }},
-		{"a new cell", "SELECT queengate.create_cell('eu2', 'http://10.0.0.2:6632')", nil,
-			func(s *Snapshot) bool { return s.Cell("eu2") != nil }},
-		{"a new cluster", "SELECT queengate.create_cluster($1, 'aaa', 'dev', 'eu2')", []any{f.tenant},
+			},
+		},
+		{
+			"a milder tenant's status", "SELECT queengate.set_tenant_status($1, 'grace')",
+			[]any{f.tenant},
+			func(s *Snapshot) bool { return cluster(s).Status == Paused },
+		},
+		{
+			"a worse tenant's status", "SELECT queengate.set_tenant_status($1, 'suspended')",
+			[]any{f.tenant},
+			func(s *Snapshot) bool { return cluster(s).Status == Suspended },
+		},
+		{
+			"a healthy tenant", "SELECT queengate.set_tenant_status($1, 'active')",
+			[]any{f.tenant},
+			func(s *Snapshot) bool { return cluster(s).Status == Paused },
+		},
+		{
+			"a cell's address", "SELECT queengate.set_cell('eu1', 'http://10.0.0.1:6632')", nil,
+			func(s *Snapshot) bool { return s.Cell("eu1").BaseURL == "http://10.0.0.1:6632" },
+		},
+		{
+			"a new cell", "SELECT queengate.create_cell('eu2', 'http://10.0.0.2:6632')", nil,
+			func(s *Snapshot) bool { return s.Cell("eu2") != nil },
+		},
+		{
+			"a new cluster", "SELECT queengate.create_cluster($1, 'aaa', 'dev', 'eu2')",
+			[]any{f.tenant},
 			func(s *Snapshot) bool {
 				return s.ClusterBySlug("aaa") != nil && len(s.Clusters()) == 2 && s.Clusters()[0].Slug == "aaa"
-			}},
-		{"a new key", "SELECT queengate.issue_api_key($1, 'k2', $2, 'AAAAAAA2', '{produce}', p_expires_at => '2100-01-01')", []any{f.cluster, hash(2)},
+			},
+		},
+		{
+			"a new key", "SELECT queengate.issue_api_key($1, 'k2', $2, 'AAAAAAA2', '{produce}', p_expires_at => '2100-01-01')",
+			[]any{f.cluster, hash(2)},
 			func(s *Snapshot) bool {
 				k := s.KeyByHash([32]byte(hash(2)))
 				return k != nil && k.Scopes == ScopeProduce && k.ExpiresAt.Year() == 2100
-			}},
-		{"a revoked key", "SELECT queengate.revoke_api_key($1, $2)", []any{f.cluster, f.key},
+			},
+		},
+		{
+			"a revoked key", "SELECT queengate.revoke_api_key($1, $2)",
+			[]any{f.cluster, f.key},
 			func(s *Snapshot) bool {
 				return s.KeyByHash([32]byte(hash(1))) == nil && s.KeyByID(f.key) == nil && s.KeyByHash([32]byte(hash(2))) != nil
-			}},
-		{"a role", "SELECT queengate.grant_cluster_role($1, 'ann@acme.example', 'viewer')", []any{f.cluster},
-			func(s *Snapshot) bool { return cmp.Equal(s.RoleOf(f.user, f.cluster), []Role{RoleViewer}) }},
-		{"a second role", "SELECT queengate.grant_cluster_role($1, 'ann@acme.example', 'admin')", []any{f.cluster},
-			func(s *Snapshot) bool { return len(s.RoleOf(f.user, f.cluster)) == 2 }},
-		{"no role any more", "SELECT queengate.revoke_cluster_role($1, 'ann@acme.example')", []any{f.cluster},
-			func(s *Snapshot) bool { return len(s.RoleOf(f.user, f.cluster)) == 0 }},
-		{"an operator", "SELECT queengate.set_operator('ann@acme.example', true)", nil,
-			func(s *Snapshot) bool { return s.Operator(f.user) }},
-		{"no operator any more", "SELECT queengate.set_operator('ann@acme.example', false)", nil,
-			func(s *Snapshot) bool { return !s.Operator(f.user) }},
-		{"a revoked session", "SELECT queengate.revoke_session('token-1', now() + interval '1 hour')", nil,
-			func(s *Snapshot) bool { return s.Revoked("token-1") }},
-		{"a cluster's new name", "UPDATE queengate.clusters SET slug = 'zzz' WHERE id = $1", []any{f.cluster},
+			},
+		},
+		{
+			"a role", "SELECT queengate.grant_cluster_role($1, 'ann@acme.example', 'viewer')",
+			[]any{f.cluster},
+			func(s *Snapshot) bool { return cmp.Equal(s.RoleOf(f.user, f.cluster), []Role{RoleViewer}) },
+		},
+		{
+			"a second role", "SELECT queengate.grant_cluster_role($1, 'ann@acme.example', 'admin')",
+			[]any{f.cluster},
+			func(s *Snapshot) bool { return len(s.RoleOf(f.user, f.cluster)) == 2 },
+		},
+		{
+			"no role any more", "SELECT queengate.revoke_cluster_role($1, 'ann@acme.example')",
+			[]any{f.cluster},
+			func(s *Snapshot) bool { return len(s.RoleOf(f.user, f.cluster)) == 0 },
+		},
+		{
+			"an operator", "SELECT queengate.set_operator('ann@acme.example', true)", nil,
+			func(s *Snapshot) bool { return s.Operator(f.user) },
+		},
+		{
+			"no operator any more", "SELECT queengate.set_operator('ann@acme.example', false)", nil,
+			func(s *Snapshot) bool { return !s.Operator(f.user) },
+		},
+		{
+			"a revoked session", "SELECT queengate.revoke_session('token-1', now() + interval '1 hour')", nil,
+			func(s *Snapshot) bool { return s.Revoked("token-1") },
+		},
+		{
+			"a cluster's new name", "UPDATE queengate.clusters SET slug = 'zzz' WHERE id = $1",
+			[]any{f.cluster},
 			func(s *Snapshot) bool {
 				return s.ClusterBySlug("acme-main") == nil && s.ClusterBySlug("zzz") != nil && s.Clusters()[1].Slug == "zzz"
-			}},
-		{"a change of everything", "INSERT INTO queengate.inval_log (kind, id) VALUES ('all', '')", nil,
-			func(s *Snapshot) bool { return s.ClusterBySlug("zzz") != nil }},
-		{"a deleted tenant", "SELECT queengate.delete_tenant($1, true)", []any{f.tenant},
+			},
+		},
+		{
+			"a change of everything", "INSERT INTO queengate.inval_log (kind, id) VALUES ('all', '')", nil,
+			func(s *Snapshot) bool { return s.ClusterBySlug("zzz") != nil },
+		},
+		{
+			"a deleted tenant", "SELECT queengate.delete_tenant($1, true)",
+			[]any{f.tenant},
 			func(s *Snapshot) bool {
 				return len(s.Clusters()) == 0 && cluster(s) == nil && s.ClusterBySlug("zzz") == nil && s.KeyByHash([32]byte(hash(2))) == nil
-			}},
+			},
+		},
 	}
 }
 

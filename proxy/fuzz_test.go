@@ -13,8 +13,10 @@ import (
 )
 
 func FuzzHost(f *testing.F) {
-	for _, s := range []string{"acme.example.com", "ACME.Example.COM:443", "acme.", "acme..b", "[::1]:80", "[::ffff:1.2.3.4]", "127.0.0.1", "a b", "a@b",
-		"acme.example.com:", "acme:99999999", "", ".", "[", "[]", "xn--a", "acme\x00", strings.Repeat("a", 64), strings.Repeat("a.", 130)} {
+	for _, s := range []string{
+		"acme.example.com", "ACME.Example.COM:443", "acme.", "acme..b", "[::1]:80", "[::ffff:1.2.3.4]", "127.0.0.1", "a b", "a@b",
+		"acme.example.com:", "acme:99999999", "", ".", "[", "[]", "xn--a", "acme\x00", strings.Repeat("a", 64), strings.Repeat("a.", 130),
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, host string) {

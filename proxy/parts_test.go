@@ -227,7 +227,8 @@ func TestCellTokensAreLeastAndRenewed(t *testing.T) {
 	keys := map[string]ed25519.PublicKey{wire.KeyID(pub): pub}
 	tokens := newCellTokens(key)
 	c := &plans.Cluster{ID: uuid.New(), Slug: "acme", BrokerTenant: uuid.New(), Cell: "c1", Limits: plans.Limits{
-		MaxQueues: one(int64(7)), MaxPartitionsPerQueue: one(int64(9)), Modes: map[string]plans.Mode{plans.LimitPartitions: plans.Shadow}}}
+		MaxQueues: one(int64(7)), MaxPartitionsPerQueue: one(int64(9)), Modes: map[string]plans.Mode{plans.LimitPartitions: plans.Shadow},
+	}}
 	now := time.Now()
 	tok, err := tokens.of(c, wire.AccessWriteOnly, "key1", now)
 	if err != nil {

@@ -87,8 +87,10 @@ func setup(t testing.TB, o options) *world {
 	w.key = plaintext
 	w.facts = plans.Facts{
 		Clusters: []*plans.Cluster{w.cluster, w.other},
-		Keys: []*plans.Key{{ID: uuid.New(), Hash: hash, PublicID: publicID, Cluster: w.cluster,
-			Scopes: plans.ScopeProduce | plans.ScopeConsume | plans.ScopeAdmin | plans.ScopeRead}},
+		Keys: []*plans.Key{{
+			ID: uuid.New(), Hash: hash, PublicID: publicID, Cluster: w.cluster,
+			Scopes: plans.ScopeProduce | plans.ScopeConsume | plans.ScopeAdmin | plans.ScopeRead,
+		}},
 		Grants: []plans.Grant{{User: w.user, Cluster: w.cluster.ID, Roles: []plans.Role{plans.RoleAdmin}}},
 		Cells:  []*plans.Cell{{Slug: "c1", BaseURL: "http://" + address, Status: "active"}},
 	}
@@ -250,8 +252,10 @@ func selfSigned(t testing.TB) (server, client *tls.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)

@@ -35,8 +35,8 @@ done
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-	echo "These packages are needed (their names on Debian):$missing" >&2
-	echo "PostgreSQL must be version 15 or newer. Install them, then run this again." >&2
+	echo "These packages are needed (their names on Debian; PostgreSQL 15 or newer):$missing" >&2
+	echo "Install them, then run this again." >&2
 	exit 1
 fi
 echo "installing:$missing" >&2

@@ -22,8 +22,10 @@ func TestGolden(t *testing.T) {
 	lease := "0198f000-0000-7000-8000-0000000000aa"
 	files := map[string][]byte{
 		"push_results.json": AppendPushResults(nil, []PushResult{
-			{0, id, "ord-1", "orders", Queued, 41, ""}, {1, id, "ord-1", "orders", Duplicate, 41, ""},
-			{2, uuid.Nil, "ord-2", "orders", Failed, -1, "the database is away"}, {3, id, "ord-3", "orders", Buffered, -1, ""},
+			{0, id, "ord-1", "orders", Queued, 41, ""},
+			{1, id, "ord-1", "orders", Duplicate, 41, ""},
+			{2, uuid.Nil, "ord-2", "orders", Failed, -1, "the database is away"},
+			{3, id, "ord-3", "orders", Buffered, -1, ""},
 		}),
 		"push_empty.json": AppendPushResults(nil, nil),
 		"pop_leased.json": AppendPopAnswer(nil, &PopAnswer{Queue: "orders", Partition: "c-17", PartitionID: id, LeaseID: lease, LeaseExpiresAt: at.Add(time.Minute), Group: "billing", PartitionsClaimed: 1, Messages: []Message{

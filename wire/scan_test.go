@@ -121,13 +121,17 @@ func TestScanAck(t *testing.T) {
 		batch bool
 		want  AckRequest
 	}{
-		"single with everything": {`{"transactionId":"t","partitionId":"p","status":"failed","consumerGroup":"g","leaseId":"l","error":"e"}`, false,
-			AckRequest{"g", []AckItem{{"t", "p", "l", AckFailed, "e"}}}},
+		"single with everything": {
+			`{"transactionId":"t","partitionId":"p","status":"failed","consumerGroup":"g","leaseId":"l","error":"e"}`, false,
+			AckRequest{"g", []AckItem{{"t", "p", "l", AckFailed, "e"}}},
+		},
 		"nulls are absent":       {`{"transactionId":"t","partitionId":"p","status":null,"consumerGroup":null,"leaseId":null,"error":null}`, false, AckRequest{QueueModeGroup, []AckItem{{TransactionID: "t", PartitionID: "p"}}}},
 		"missing ids fail alone": {`{}`, false, AckRequest{QueueModeGroup, []AckItem{{}}}},
 		"an unknown word fails":  {`{"transactionId":"t","partitionId":"p","status":"Completed"}`, false, AckRequest{QueueModeGroup, []AckItem{{TransactionID: "t", PartitionID: "p", Status: AckFailed}}}},
-		"a batch's group is its own": {`{"acknowledgments":[{"transactionId":"a","partitionId":"p","consumerGroup":"x","status":"ok"},{"transactionId":"b","partitionId":"p","status":"dlq"},{"transactionId":"c","partitionId":"p","status":"retry"}],"consumerGroup":"g"}`, true,
-			AckRequest{"g", []AckItem{{TransactionID: "a", PartitionID: "p"}, {TransactionID: "b", PartitionID: "p", Status: AckDLQ}, {TransactionID: "c", PartitionID: "p", Status: AckRetry}}}},
+		"a batch's group is its own": {
+			`{"acknowledgments":[{"transactionId":"a","partitionId":"p","consumerGroup":"x","status":"ok"},{"transactionId":"b","partitionId":"p","status":"dlq"},{"transactionId":"c","partitionId":"p","status":"retry"}],"consumerGroup":"g"}`, true,
+			AckRequest{"g", []AckItem{{TransactionID: "a", PartitionID: "p"}, {TransactionID: "b", PartitionID: "p", Status: AckDLQ}, {TransactionID: "c", PartitionID: "p", Status: AckRetry}}},
+		},
 		"an empty batch": {`{"acknowledgments":[]}`, true, AckRequest{QueueModeGroup, nil}},
 	}
 	for name, tt := range tests {

@@ -283,12 +283,6 @@ func (db *fakeDB) offers() []string {
 	return lines
 }
 
-func (db *fakeDB) stored(partition int64) []string {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return slices.Clone(db.parts[partition].messages)
-}
-
 // world is a running fuser over a fake database.
 type world struct {
 	*fuse.Fuser

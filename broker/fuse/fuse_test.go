@@ -502,9 +502,11 @@ type answering []store.PushVerdict
 func (a answering) PushBundle(context.Context, []store.Segment) ([]store.PushVerdict, error) {
 	return a, nil
 }
+
 func (a answering) PushBundleWait(context.Context, []store.Segment) ([]store.PushVerdict, error) {
 	return a, nil
 }
+
 func (answering) Sidecar(context.Context, int64, time.Duration, int64, func(store.SidecarRow)) (int64, error) {
 	return -1, nil
 }

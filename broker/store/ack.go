@@ -82,6 +82,9 @@ func (s *Store) AckBundle(ctx context.Context, groups []AckGroup) ([]AckVerdict,
 	if err := s.foresee(ctx, b); err != nil {
 		return nil, untouched(err)
 	}
+	if err := s.ackCompleted(ctx, b); err != nil {
+		return nil, err
+	}
 	for first := true; ; first = false {
 		round, alone := b.next()
 		if len(round) == 0 {

@@ -57,6 +57,9 @@ const claimRounds = 4
 // are the caller's. An error after the first round may leave leases behind; they expire.
 func (s *Store) ClaimBundle(ctx context.Context, claims []Claim) ([][]Claimed, error) {
 	b := newClaimBundle(claims)
+	if err := s.claimReady(ctx, b); err != nil {
+		return nil, err
+	}
 	for range claimRounds {
 		if !b.next() {
 			break

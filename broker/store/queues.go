@@ -108,11 +108,20 @@ func checkRange(o *wire.QueueOptions) error {
 		name string
 		n    int
 	}{
-		{"leaseTime", o.LeaseTime}, {"retryLimit", o.RetryLimit}, {"retryDelay", o.RetryDelay}, {"priority", o.Priority},
-		{"maxSize", o.MaxSize}, {"ttl", o.TTL}, {"delayedProcessing", o.DelayedProcessing}, {"windowBuffer", o.WindowBuffer},
-		{"retentionSeconds", o.RetentionSeconds}, {"completedRetentionSeconds", o.CompletedRetentionSeconds},
-		{"maxWaitTimeSeconds", o.MaxWaitTimeSeconds}, {"minPopWaitTime", o.MinPopWaitTime},
-		{"dedupWindowSeconds", o.DedupWindowSeconds}, {"retentionSinkHoldMaxSeconds", o.RetentionSinkHoldMaxSeconds},
+		{"leaseTime", o.LeaseTime},
+		{"retryLimit", o.RetryLimit},
+		{"retryDelay", o.RetryDelay},
+		{"priority", o.Priority},
+		{"maxSize", o.MaxSize},
+		{"ttl", o.TTL},
+		{"delayedProcessing", o.DelayedProcessing},
+		{"windowBuffer", o.WindowBuffer},
+		{"retentionSeconds", o.RetentionSeconds},
+		{"completedRetentionSeconds", o.CompletedRetentionSeconds},
+		{"maxWaitTimeSeconds", o.MaxWaitTimeSeconds},
+		{"minPopWaitTime", o.MinPopWaitTime},
+		{"dedupWindowSeconds", o.DedupWindowSeconds},
+		{"retentionSinkHoldMaxSeconds", o.RetentionSinkHoldMaxSeconds},
 	} {
 		if f.n < math.MinInt32 || f.n > math.MaxInt32 {
 			return wire.Errorf(wire.InvalidRequest, "%s = %d: want at most %d", f.name, f.n, math.MaxInt32)

@@ -89,7 +89,7 @@ const (
 	ClaimTook    ClaimStatus = iota // messages are leased (or committed under autoAck)
 	ClaimEmpty                      // no foreign lease and nothing deliverable; see VisibleAt
 	ClaimLeased                     // a live foreign lease until Until, or its row was locked while data is pending
-	ClaimSkipped                    // the budget was spent before this candidate was looked at
+	ClaimSkipped                    // the pop had what it wanted before this candidate was looked at
 	ClaimMissing                    // the partition does not exist any more
 )
 

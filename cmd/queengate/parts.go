@@ -173,7 +173,6 @@ func (in *invocation) stderrLogger(c *config) (log *slog.Logger, flush func(), e
 	if log, err = obs.NewLogger(lines, c.LogFormat, c.LogLevel); err != nil {
 		return nil, nil, usageError{err}
 	}
-	slog.SetDefault(log) // for libraries
 	// An error of the last write has nobody left to be told.
 	return log, func() { _ = lines.Flush() }, nil
 }

@@ -114,9 +114,6 @@ func TestImportsFollowTheArrows(t *testing.T) {
 	t.Parallel()
 	for _, p := range list(t) {
 		rules, known := mayImport[p.short()]
-		if p.short() == "internal/deps" {
-			continue // pins modules of parts that are on their way; it goes with the last of them
-		}
 		if !known {
 			t.Errorf("%s has no line in mayImport: say what it may import", p.short())
 			continue

@@ -56,8 +56,10 @@ func (w *world) storePush(workers, batch int) func(context.Context, time.Duratio
 		}
 		blob, hashes := encoded(batch)
 		return workersFor(ctx, d, workers, func(i int) (int, error) {
-			v, err := s.PushBundle(ctx, []store.Segment{{PartitionID: parts[i].ID, Tenant: tenant, Count: batch,
-				RawBytes: int64(batch * len(payload)), Verified: -1, Blob: blob, Hashes: hashes}})
+			v, err := s.PushBundle(ctx, []store.Segment{{
+				PartitionID: parts[i].ID, Tenant: tenant, Count: batch,
+				RawBytes: int64(batch * len(payload)), Verified: -1, Blob: blob, Hashes: hashes,
+			}})
 			if err == nil && v[0].Status != store.PushStored {
 				err = fmt.Errorf("status %d", v[0].Status)
 			}
@@ -102,8 +104,10 @@ func (w *world) storeDrain(workers, take, messages int) func(context.Context, ti
 		var done atomic.Int64
 		return workersUntil(ctx, workers, func(i int) (int, bool, error) {
 			worker := uuid.New()
-			got, err := s.ClaimBundle(ctx, []store.Claim{{Candidates: []int64{parts[i].ID}, QueueID: parts[i].QueueID, Group: wire.QueueModeGroup,
-				Worker: worker, Lease: time.Minute, Budget: take, MaxPartitions: 1}})
+			got, err := s.ClaimBundle(ctx, []store.Claim{{
+				Candidates: []int64{parts[i].ID}, QueueID: parts[i].QueueID, Group: wire.QueueModeGroup,
+				Worker: worker, Lease: time.Minute, Budget: take, MaxPartitions: 1,
+			}})
 			if err != nil {
 				return 0, true, err
 			}
@@ -117,8 +121,10 @@ func (w *world) storeDrain(workers, take, messages int) func(context.Context, ti
 				return 0, true, err
 			}
 			last := r.Frame(int(c.Through - c.Segments[len(c.Segments)-1].Base))
-			v, err := s.AckBundle(ctx, []store.AckGroup{{Tenant: tenant, Partition: c.UID, Group: wire.QueueModeGroup, Lease: worker.String(),
-				Items: []store.AckItem{{Hash: segment.HashID(last.TransactionID), Status: wire.AckCompleted, Offset: c.Through}}}})
+			v, err := s.AckBundle(ctx, []store.AckGroup{{
+				Tenant: tenant, Partition: c.UID, Group: wire.QueueModeGroup, Lease: worker.String(),
+				Items: []store.AckItem{{Hash: segment.HashID(last.TransactionID), Status: wire.AckCompleted, Offset: c.Through}},
+			}})
 			if err == nil && !v[0].Items[0].Success {
 				err = fmt.Errorf("ack: %s", v[0].Items[0].Error)
 			}

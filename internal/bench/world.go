@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/valyala/fasthttp"
 
@@ -201,12 +200,4 @@ func pgbenchPath() (string, error) {
 		return "", errors.New("pgbench is not installed: it comes with the postgresql package")
 	}
 	return all[len(all)-1], nil
-}
-
-func collect[T any](ctx context.Context, db *pgxpool.Pool, sql string, args ...any) ([]T, error) {
-	rows, err := db.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[T])
 }

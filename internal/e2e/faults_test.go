@@ -234,8 +234,10 @@ func TestCredentialsFileIsPrivate(t *testing.T) {
 		t.Errorf("mode %v", info.Mode())
 	}
 	c := s.proc.Credentials
-	for name, v := range map[string]string{"gateway_url": c.GatewayURL, "gateway_https_url": c.GatewayHTTPSURL, "ca_file": c.CAFile, "ops_url": c.OpsURL, "broker_url": c.BrokerURL,
-		"postgres_dsn": c.PostgresDSN, "api_key": c.APIKey, "read_key": c.ReadKey, "produce_key": c.ProduceKey, "consume_key": c.ConsumeKey, "admin_key": c.AdminKey} {
+	for name, v := range map[string]string{
+		"gateway_url": c.GatewayURL, "gateway_https_url": c.GatewayHTTPSURL, "ca_file": c.CAFile, "ops_url": c.OpsURL, "broker_url": c.BrokerURL,
+		"postgres_dsn": c.PostgresDSN, "api_key": c.APIKey, "read_key": c.ReadKey, "produce_key": c.ProduceKey, "consume_key": c.ConsumeKey, "admin_key": c.AdminKey,
+	} {
 		if v == "" {
 			t.Errorf("%s is empty", name)
 		}

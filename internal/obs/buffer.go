@@ -2,13 +2,17 @@ package obs
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 )
 
 // Buffer is a writer in front of a log file that gathers lines for a moment: a system call per request would cost more
-// than judging the request. What it holds is lost with the process, so its owner flushes it before the end.
+// than judging the request. What it holds is lost with the process, so its owner flushes it before the end; a logger of
+// NewLogger flushes it after every line of level Warn or above.
 //
 // Every Write must be a whole line, as those of log/slog are. Safe for concurrent use.
 type Buffer struct {
@@ -68,4 +72,26 @@ func (b *Buffer) flushLocked() {
 		b.err = err
 	}
 	b.lines.Reset()
+}
+
+// prompt is a handler that does not let a line wait that somebody may be waiting for.
+type prompt struct {
+	slog.Handler
+	buffer *Buffer
+}
+
+func (p prompt) Handle(ctx context.Context, r slog.Record) error {
+	err := p.Handler.Handle(ctx, r)
+	if r.Level >= slog.LevelWarn {
+		err = errors.Join(err, p.buffer.Flush())
+	}
+	return err
+}
+
+func (p prompt) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return prompt{p.Handler.WithAttrs(attrs), p.buffer}
+}
+
+func (p prompt) WithGroup(name string) slog.Handler {
+	return prompt{p.Handler.WithGroup(name), p.buffer}
 }

@@ -2,6 +2,7 @@ package obs
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,20 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return len(p), r.err
 }
 
+// read returns what was written so far, a text per system call.
+func (r *recorder) read() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.writes)
+}
+
+// fail makes every further write fail.
+func (r *recorder) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
 func TestBufferGathersLines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -32,13 +47,13 @@ func TestBufferGathersLines(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if len(r.writes) != 0 {
-			t.Fatalf("written at once: %q", r.writes)
+		if got := r.read(); len(got) != 0 {
+			t.Fatalf("written at once: %q", got)
 		}
 		time.Sleep(bufferTime)
 		synctest.Wait()
-		if len(r.writes) != 1 || r.writes[0] != "one\ntwo\n" {
-			t.Errorf("got %q", r.writes)
+		if got := r.read(); len(got) != 1 || got[0] != "one\ntwo\n" {
+			t.Errorf("got %q, want both lines in one write", got)
 		}
 	})
 }
@@ -49,18 +64,19 @@ func TestBufferIsBoundedAndFlushed(t *testing.T) {
 		r := &recorder{}
 		b := NewBuffer(r)
 		big := strings.Repeat("x", bufferSize)
-		if _, err := b.Write([]byte(big)); err != nil || len(r.writes) != 1 {
-			t.Errorf("a full buffer waits: %d writes, %v", len(r.writes), err)
+		if _, err := b.Write([]byte(big)); err != nil || len(r.read()) != 1 {
+			t.Errorf("a full buffer waits: %d writes, %v", len(r.read()), err)
 		}
 		if _, err := b.Write([]byte("last\n")); err != nil {
 			t.Fatal(err)
 		}
-		r.err = errors.New("disk full")
-		if err := b.Flush(); !errors.Is(err, r.err) {
+		full := errors.New("disk full")
+		r.fail(full)
+		if err := b.Flush(); !errors.Is(err, full) {
 			t.Errorf("Flush hides the error of its write: %v", err)
 		}
-		if r.writes[len(r.writes)-1] != "last\n" {
-			t.Errorf("got %q", r.writes)
+		if got := r.read(); got[len(got)-1] != "last\n" {
+			t.Errorf("got %q, want the last line last", got)
 		}
 		if err := b.Flush(); err != nil {
 			t.Errorf("an error is told twice: %v", err)

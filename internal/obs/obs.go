@@ -15,20 +15,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// NewLogger returns a logger that writes to w. format is json or text, level debug, info, warn or error.
+// NewLogger returns a logger that writes to w, which may be a *Buffer. format is json or text, level debug, info, warn
+// or error.
 func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("log level %q: %w", level, err)
 	}
 	o := &slog.HandlerOptions{Level: l}
+	var h slog.Handler
 	switch format {
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, o)), nil
+		h = slog.NewJSONHandler(w, o)
 	case "text":
-		return slog.New(slog.NewTextHandler(w, o)), nil
+		h = slog.NewTextHandler(w, o)
+	default:
+		return nil, fmt.Errorf("log format %q: want json or text", format)
 	}
-	return nil, fmt.Errorf("log format %q: want json or text", format)
+	if b, ok := w.(*Buffer); ok {
+		h = prompt{h, b}
+	}
+	return slog.New(h), nil
 }
 
 // NewRegistry returns a registry with the runtime's, the process's and the build's metrics.

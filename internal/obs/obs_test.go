@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -68,5 +70,42 @@ func TestTheOperatorsPortTellsHealthAndMetrics(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("a clean stop: got %v, want nil", err)
+	}
+}
+
+func TestAWarningDoesNotWait(t *testing.T) {
+	t.Parallel()
+	r := &recorder{}
+	log, err := NewLogger(NewBuffer(r), "text", "info")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log = log.With("part", "gateway").WithGroup("g")
+	log.Info("one")
+	log.Warn("two", "n", 2)
+	// Both stand there now, whether or not the first one's time has come meanwhile.
+	if got := strings.Join(r.read(), ""); strings.Count(got, "\n") != 2 || !strings.HasSuffix(got, "msg=two part=gateway g.n=2\n") {
+		t.Errorf("got %q, want both lines", got)
+	}
+}
+
+func BenchmarkRequestLine(b *testing.B) {
+	f, err := os.Create(filepath.Join(b.TempDir(), "log"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	for name, w := range map[string]io.Writer{"direct": f, "buffered": NewBuffer(f)} {
+		b.Run(name, func(b *testing.B) {
+			log, err := NewLogger(w, "json", "info")
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				log.LogAttrs(b.Context(), slog.LevelInfo, "request", slog.String("request_id", "01a22962-a023-74d7-ac4c-98b3cded2311"),
+					slog.String("cluster", "demo"), slog.String("route", "/api/v1/push"), slog.Int("status", 201), slog.Float64("dur_ms", 1.25))
+			}
+		})
 	}
 }

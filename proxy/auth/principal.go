@@ -53,8 +53,10 @@ var grants = [...]grant{
 	wire.ClassProduce:    {plans.ScopeProduce, rolesOf(plans.RoleAdmin, plans.RoleProducer)},
 	wire.ClassConsume:    {plans.ScopeConsume, rolesOf(plans.RoleAdmin, plans.RoleConsumer)},
 	wire.ClassQueueAdmin: {plans.ScopeAdmin, rolesOf(plans.RoleAdmin)},
-	wire.ClassRead: {plans.ScopeRead | plans.ScopeAdmin,
-		rolesOf(plans.RoleAdmin, plans.RoleProducer, plans.RoleConsumer, plans.RoleViewer)},
+	wire.ClassRead: {
+		plans.ScopeRead | plans.ScopeAdmin,
+		rolesOf(plans.RoleAdmin, plans.RoleProducer, plans.RoleConsumer, plans.RoleViewer),
+	},
 }
 
 // Allow decides whether the principal may use a route of that class on the cluster; nil or wire.Forbidden. A blocked or

@@ -32,7 +32,8 @@ var keys = sync.OnceValue(func() (k struct {
 	rsa           *rsa.PrivateKey
 	ed            ed25519.PrivateKey
 	rsaPEM, edPEM string
-}) {
+},
+) {
 	var err error
 	if k.rsa, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
 		panic(err)
@@ -128,9 +129,9 @@ func TestTokens(t *testing.T) {
 		"EdDSA":                        {sign(t, ed, "ed", keys().ed, goodClaims()), true},
 		"a key for tokens without kid": {sign(t, hs, "", []byte(otherSecret), goodClaims()), true},
 
-		"no algorithm":                                      {sign(t, jwt.SigningMethodNone, "hs", jwt.UnsafeAllowNoneSignatureType, goodClaims()), false},
-		"no algorithm in capitals":                          {encode(map[string]string{"alg": "NONE", "kid": "hs"}) + "." + parts[1] + ".", false},
-		"no signature":                                      {parts[0] + "." + parts[1] + ".", false},
+		"no algorithm":             {sign(t, jwt.SigningMethodNone, "hs", jwt.UnsafeAllowNoneSignatureType, goodClaims()), false},
+		"no algorithm in capitals": {encode(map[string]string{"alg": "NONE", "kid": "hs"}) + "." + parts[1] + ".", false},
+		"no signature":             {parts[0] + "." + parts[1] + ".", false},
 		"a public RSA key used as a shared secret":          {sign(t, hs, "rs", []byte(keys().rsaPEM), goodClaims()), false},
 		"a public RSA key in DER used as a shared secret":   {sign(t, hs, "rs", x509.MarshalPKCS1PublicKey(&keys().rsa.PublicKey), goodClaims()), false},
 		"a public Ed25519 key used as a shared secret":      {sign(t, hs, "ed", []byte(keys().ed.Public().(ed25519.PublicKey)), goodClaims()), false},
