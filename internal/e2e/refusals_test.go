@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,11 +25,11 @@ type fault struct {
 }
 
 type pushRequest struct {
-	path  string
-	opts  []callOption
-	items int
-	size  int
-	queue string
+	path             string
+	opts             []callOption
+	items            int
+	size             int
+	queue, partition string
 }
 
 func (r *pushRequest) body() string {
@@ -38,7 +39,7 @@ func (r *pushRequest) body() string {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `{"queue":%q,"payload":%q}`, r.queue, strings.Repeat("x", r.size))
+		fmt.Fprintf(&b, `{"queue":%q,"partition":%q,"payload":%q}`, r.queue, r.partition, strings.Repeat("x", r.size))
 	}
 	b.WriteString(`]}`)
 	return b.String()
@@ -46,12 +47,26 @@ func (r *pushRequest) body() string {
 
 // spendRequest uses up a request bucket of one.
 func spendRequest(t *testing.T, c *cluster) {
+	t.Helper()
 	if r := c.call(t, "GET", "/api/v1/resources/queues", nil); r.status != http.StatusOK {
 		t.Fatalf("spend a request: %d %s", r.status, r.body)
 	}
 }
 
-// Rates of one in a thousand seconds keep a spent bucket spent for as long as any test lasts.
+// spendMessages uses up a message bucket of four.
+func spendMessages(t *testing.T, c *cluster) {
+	t.Helper()
+	c.push(t, items("known", "Default", "spent", 4))
+}
+
+// spendPartitions uses up an allowance of one named partition.
+func spendPartitions(t *testing.T, c *cluster) {
+	t.Helper()
+	c.push(t, items("known", "one", "spent", 1))
+}
+
+// Rates of one in a thousand seconds keep a spent bucket spent for as long as any test lasts; a spent bucket stays
+// spent when the plan is edited again.
 var pushFaults = []fault{
 	{name: "an unknown path", status: 404, code: "route_blocked", request: func(r *pushRequest) { r.path = "/api/v1/nothing" }},
 	{name: "no credential", status: 401, code: "unauthorized", request: func(r *pushRequest) {
@@ -60,9 +75,11 @@ var pushFaults = []fault{
 	{name: "another host", status: 421, code: "cluster_unknown", request: func(r *pushRequest) { r.opts = append(r.opts, host("nobody.example.test")) }},
 	{name: "a suspended cluster", status: 403, code: "cluster_suspended", status2: "suspended"},
 	{name: "a credential without the scope", status: 403, code: "forbidden", request: func(r *pushRequest) { r.opts = append(r.opts, nil) }},
-	{name: "request rate", status: 429, code: "rate_limited", limit: "req", overrides: `"max_req_per_sec":1,"req_burst":1`, exhaust: spendRequest},
+	{name: "request rate", status: 429, code: "rate_limited", limit: "req", overrides: `"max_req_per_sec":0.001,"req_burst":1`, exhaust: spendRequest},
+	{name: "message rate", status: 429, code: "rate_limited", limit: "msgs", overrides: `"max_msgs_per_sec":0.001,"msgs_burst":4`, exhaust: spendMessages},
 	{name: "message batch above burst", status: 413, code: "batch_exceeds_burst", limit: "msgs", overrides: `"max_msgs_per_sec":1,"msgs_burst":3`, request: func(r *pushRequest) { r.items = 4 }},
 	{name: "queue count", status: 403, code: "quota_exceeded", limit: "queues", overrides: `"max_queues":1`, request: func(r *pushRequest) { r.queue = "another" }},
+	{name: "partition count", status: 403, code: "quota_exceeded", limit: "partitions", overrides: `"max_partitions_per_queue":1`, exhaust: spendPartitions, request: func(r *pushRequest) { r.partition = "two" }},
 	{name: "payload size", status: 413, code: "payload_too_large", limit: "payload", overrides: `"max_payload_bytes":100`, request: func(r *pushRequest) { r.size = 101 }},
 	{name: "batch size", status: 413, code: "payload_too_large", limit: "batch", overrides: `"max_batch_items":3`, request: func(r *pushRequest) { r.items = 4 }},
 	{name: "retained bytes", status: 403, code: "storage_quota_exceeded", limit: "storage", overrides: `"max_retained_bytes":0`},
@@ -78,8 +95,8 @@ func TestRefusals(t *testing.T) {
 	for i := range pushFaults {
 		for j := i; j < len(pushFaults); j++ {
 			first, second := &pushFaults[i], &pushFaults[j]
-			if first.status2 != "" && second.status2 != "" && i != j {
-				continue // a cluster has one status
+			if i != j && (first.status2 != "" && second.status2 != "" || first.limit == "msgs" && second.limit == "msgs") {
+				continue // a cluster has one status, and one message bucket
 			}
 			name := first.name
 			if i != j {
@@ -96,12 +113,21 @@ func TestRefusals(t *testing.T) {
 func checkPushFault(t *testing.T, s *system, first, second *fault) {
 	c := s.newCluster(t, "")
 	c.push(t, m{"items": []m{{"queue": "known", "payload": 1}}})
-	req := pushRequest{path: "/api/v1/push", items: 1, size: 1, queue: "known"}
-	var overrides []string
+	req := pushRequest{path: "/api/v1/push", items: 1, size: 1, queue: "known", partition: "Default"}
 	faults := []*fault{first, second}
 	if first == second {
 		faults = faults[:1]
 	}
+	// What must be used up is used up under its own limit alone, the last in the order first: a spent request bucket
+	// would refuse whatever spends another.
+	for _, f := range slices.Backward(faults) {
+		if f.exhaust != nil {
+			c.override(t, "{"+f.overrides+"}")
+			c.settle(t)
+			f.exhaust(t, c)
+		}
+	}
+	var overrides []string
 	for _, f := range faults {
 		if f.overrides != "" {
 			overrides = append(overrides, f.overrides)
@@ -112,11 +138,6 @@ func checkPushFault(t *testing.T, s *system, first, second *fault) {
 	}
 	c.override(t, "{"+strings.Join(overrides, ",")+"}")
 	c.settle(t)
-	for _, f := range faults {
-		if f.exhaust != nil {
-			f.exhaust(t, c)
-		}
-	}
 	// The status comes last: a suspended cluster could not spend what the other fault needs spent.
 	for _, f := range faults {
 		if f.status2 != "" {
