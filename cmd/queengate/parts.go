@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -115,7 +116,11 @@ func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.Public
 
 // newGateway assembles a gateway and the book it decides with, which is loaded.
 func newGateway(ctx context.Context, log *slog.Logger, c *gatewayConfig, key ed25519.PrivateKey, pool *pgxpool.Pool, reg *prometheus.Registry) (*proxy.Gateway, *plans.Book, error) {
-	verifier, err := auth.New(c.verifier())
+	keys, err := c.verifier()
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	verifier, err := auth.New(keys)
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
@@ -144,15 +149,36 @@ func newGateway(ctx context.Context, log *slog.Logger, c *gatewayConfig, key ed2
 }
 
 // verifier returns the session tokens that are believed: those of the configured issuer's keys.
-func (c *gatewayConfig) verifier() auth.Config {
+func (c *gatewayConfig) verifier() (auth.Config, error) {
 	a := auth.Config{Issuer: c.JWTIssuer, Audience: c.JWTAudience}
 	if c.JWTSecret != "" {
 		a.Keys = append(a.Keys, auth.KeyConfig{Alg: "HS256", Secret: c.JWTSecret.Reveal()})
 	}
-	if c.JWTPublicKey != "" {
-		a.Keys = append(a.Keys, auth.KeyConfig{Alg: "EdDSA", PEM: c.JWTPublicKey})
+	var errs []error
+	public := func(setting, kid, text string) {
+		k, err := auth.PublicKey(kid, text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("gateway.%s: %w", setting, err))
+		}
+		a.Keys = append(a.Keys, k)
 	}
-	return a
+	if c.JWTPublicKey != "" {
+		public("jwt_public_key", "", c.JWTPublicKey)
+	}
+	for _, entry := range c.JWTKeys {
+		kid, file, ok := strings.Cut(entry, "=")
+		if !ok || kid == "" {
+			errs = append(errs, fmt.Errorf("gateway.jwt_keys: %q: want KID=FILE", entry))
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("gateway.jwt_keys: %w", err))
+			continue
+		}
+		public("jwt_keys", kid, string(text))
+	}
+	return a, errors.Join(errs...)
 }
 
 // certificate returns the TLS configuration of the files, nil when none are configured.

@@ -47,6 +47,7 @@ type gatewayConfig struct {
 	JWTAudience  string
 	JWTSecret    conf.Secret
 	JWTPublicKey string
+	JWTKeys      []string
 }
 
 type brokerConfig struct {
@@ -163,7 +164,8 @@ func (c *gatewayConfig) declare(s *conf.Set) {
 	s.String(&c.JWTIssuer, "jwt_issuer", "Issuer of session tokens; needed with a key.", conf.Env("QUEEN_PROXY_JWT_ISS"))
 	s.String(&c.JWTAudience, "jwt_audience", "Audience that session tokens must name; without one, any.", conf.Env("QUEEN_PROXY_JWT_AUD"))
 	s.Secret(&c.JWTSecret, "jwt_secret", "HS256 secret of session tokens, at least 32 bytes.", conf.Env("QUEEN_PROXY_JWT_SECRET"))
-	s.String(&c.JWTPublicKey, "jwt_public_key", "Ed25519 public key of session tokens, as PEM text.", conf.Env("QUEEN_PROXY_JWT_ED25519_PUB_PEM"))
+	s.String(&c.JWTPublicKey, "jwt_public_key", "Public key of session tokens without a key id, as PEM text: Ed25519 (EdDSA) or RSA (RS256).", conf.Env("QUEEN_PROXY_JWT_ED25519_PUB_PEM"))
+	s.List(&c.JWTKeys, "jwt_keys", "Public keys of session tokens by their key id, as KID=FILE: PEM of Ed25519 (EdDSA) or RSA (RS256); two during a rotation.")
 
 	s.Section("gateway", "Gateway: trust. The gateway states the tenant of a request to a broker under its signature; `up` makes a key by itself.", "gateway")
 	s.Secret(&c.CellKey, "cell_key", "Ed25519 private key as PEM text (openssl genpkey -algorithm ed25519): it signs what a gateway states to a broker.")

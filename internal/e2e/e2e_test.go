@@ -95,10 +95,13 @@ func shared(t *testing.T) *system {
 	return sharedSystem.s
 }
 
-func startSystem(dir string, args ...string) (*system, error) {
+func startSystem(dir string, args ...string) (*system, error) { return startWith(nil, dir, args...) }
+
+// startWith is startSystem with more environment.
+func startWith(env []string, dir string, args ...string) (*system, error) {
 	ctx, cancel := launch.Deadline(time.Minute)
 	defer cancel()
-	p, err := launch.Up(ctx, bin, dir, nil, args...)
+	p, err := launch.Up(ctx, bin, dir, env, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,8 @@ package auth
 
 import (
 	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -20,6 +22,29 @@ type KeyConfig struct {
 	Alg    string // HS256, RS256 or EdDSA: the only algorithm this key is good for
 	Secret string `json:"-"` // HS256: at least 32 bytes
 	PEM    string // RS256, EdDSA: the public key
+}
+
+// PublicKey returns the configuration of the PEM of a public key, good for the one algorithm of its kind: RS256 for
+// RSA, EdDSA for Ed25519.
+func PublicKey(kid, text string) (KeyConfig, error) {
+	k := KeyConfig{KID: kid, PEM: text}
+	block, _ := pem.Decode([]byte(text))
+	if block == nil {
+		return k, fmt.Errorf("jwt key %q: want the PEM of a public key", kid)
+	}
+	pub, err := x509.ParsePKIXPublicKey(block.Bytes)
+	if err != nil {
+		return k, fmt.Errorf("jwt key %q: want the PEM of a public key: %w", kid, err)
+	}
+	switch pub.(type) {
+	case *rsa.PublicKey:
+		k.Alg = "RS256"
+	case ed25519.PublicKey:
+		k.Alg = "EdDSA"
+	default:
+		return k, fmt.Errorf("jwt key %q: %T: want RSA or Ed25519", kid, pub)
+	}
+	return k, nil
 }
 
 // String hides the secret, and so do all verbs of fmt and slog.
