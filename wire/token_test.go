@@ -62,7 +62,7 @@ func TestCellToken(t *testing.T) {
 		"from the future":                  {good, "c1", now.Add(-time.Minute)},
 		"the public key as an HMAC secret": {hs, "c1", now},
 		"unsigned":                         {unsigned, "c1", now},
-		"a changed byte":                   {good[:len(good)-2] + "AA", "c1", now},
+		"a changed byte":                   {flip(good, len(good)-40), "c1", now},
 		"nothing":                          {"", "c1", now},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,4 +72,13 @@ func TestCellToken(t *testing.T) {
 			}
 		})
 	}
+}
+
+// flip changes one character of a token, inside its signature.
+func flip(token string, at int) string {
+	c := byte('A')
+	if token[at] == c {
+		c = 'B'
+	}
+	return token[:at] + string(c) + token[at+1:]
 }
