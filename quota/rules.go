@@ -331,8 +331,13 @@ func checkStorage(d *decision) (standing, float64) {
 
 func refuseStorage(d *decision) *wire.Error {
 	most, used := *d.acc.limits.MaxRetainedBytes, d.acc.storage.total()
-	e := wire.Errorf(wire.StorageQuotaExceeded,
-		"the cluster retains %d of %d bytes; pushes resume at %d", used, most, releaseLevel(most))
+	e := wire.Errorf(wire.StorageQuotaExceeded, "the cluster retains %d of %d bytes", used, most)
+	switch {
+	case most == 0:
+		e.Detail = "the plan stores nothing: its cap on retained bytes is zero"
+	case d.acc.storage.blocked:
+		e.Detail += fmt.Sprintf("; pushes resume at %d", releaseLevel(most))
+	}
 	e.Limit = &wire.Limit{Name: plans.LimitStorage, Limit: float64(most), Used: float64(used), Unit: "bytes"}
 	return e
 }

@@ -2,16 +2,22 @@ package quota
 
 import "time"
 
-// Retained bytes are blocked at the cap and released at releasePercent of it, so that a cluster at its cap does not
-// flap. A plan edit is judged afresh.
+// Retained bytes are blocked at the cap and, once a broker has measured them there, released at releasePercent of it,
+// so that a cluster at its cap does not flap. An estimate blocks only while it stands: it may count the pushes around a
+// measure twice, and a false figure must not outlive the next true one. A plan edit is judged afresh.
 const releasePercent = 90
 
 // depositsKept bounds the history of stored bytes. When a broker has not measured for longer than that many slots,
 // the oldest are merged into the later one: counted too long rather than too short.
 const depositsKept = 128
 
-// deposit is what was stored in one second, named by its end (Unix seconds): bytes counted until a measure that is
-// certainly later.
+// depositSlot is how finely stored bytes are told apart in time: what was stored in the slot of a measure counts twice
+// until the next one.
+const depositSlot = 100 * time.Millisecond
+
+func slotOf(t time.Time) int64 { return t.UnixNano() / int64(depositSlot) }
+
+// deposit is what was stored in one slot, named by its end: bytes counted until a measure that is certainly later.
 type deposit struct{ until, bytes int64 }
 
 // storage estimates the retained bytes of a cluster: the last measure, plus what was stored since it was computed,
@@ -32,8 +38,7 @@ func (s *storage) settled() int64 { return s.measured + s.since }
 // total is what may be there, with the requests in flight.
 func (s *storage) total() int64 { return s.settled() + s.reserved }
 
-// full reports whether a push must be refused. Only settled bytes set the block, so a push in flight that fails
-// leaves nothing behind.
+// full reports whether a push must be refused: by the estimate of this moment, or because a measure set the block.
 func (s *storage) full(cap int64) bool { return s.blocked || s.total() >= cap }
 
 // judge sets or releases the block; fresh ignores the hysteresis. nil is unlimited.
@@ -41,7 +46,7 @@ func (s *storage) judge(cap *int64, fresh bool) {
 	switch {
 	case cap == nil:
 		s.blocked = false
-	case s.settled() >= *cap:
+	case s.measured >= *cap:
 		s.blocked = true
 	case fresh || s.settled() <= releaseLevel(*cap):
 		s.blocked = false
@@ -58,7 +63,7 @@ func (s *storage) store(bytes int64, now time.Time) {
 		return
 	}
 	s.since += bytes
-	until := now.Unix() + 1
+	until := slotOf(now) + 1
 	if n := len(s.recent); n > 0 && s.recent[n-1].until >= until {
 		s.recent[n-1].bytes += bytes
 		return
@@ -79,7 +84,7 @@ func (s *storage) measure(u Usage) bool {
 	kept := s.recent[:0]
 	s.since = 0
 	for _, d := range s.recent {
-		if d.until > u.ComputedAt.Unix() {
+		if d.until > slotOf(u.ComputedAt) {
 			kept = append(kept, d)
 			s.since += d.bytes
 		}

@@ -61,6 +61,13 @@ func TestRetainedBytes(t *testing.T) {
 			g.Measured(c, Usage{40, after(9 * time.Second)})
 			refused(t, g, c, bytesOf(1), start, wire.StorageQuotaExceeded, plans.LimitStorage)
 		},
+		"a block by estimate ends with a truer measure": func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
+			store(t, g, c, 55, after(0))
+			g.Measured(c, Usage{55, after(0)}) // of the slot in which they were stored: counted twice
+			refused(t, g, c, bytesOf(1), start, wire.StorageQuotaExceeded, plans.LimitStorage)
+			g.Measured(c, Usage{95, after(5 * time.Second)})
+			store(t, g, c, 1, after(5*time.Second))
+		},
 		"an older measure than the last is ignored": func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
 			g.Measured(c, Usage{10, after(time.Minute)})
 			g.Measured(c, Usage{100, after(time.Second)})

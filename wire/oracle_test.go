@@ -124,7 +124,7 @@ func (n node) str(key string) (string, bool, error) {
 }
 
 func oracleName(s string) bool {
-	return len(s) <= MaxNameBytes && !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f })
+	return s != "." && s != ".." && len(s) <= MaxNameBytes && !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f })
 }
 
 func oraclePush(body []byte) ([]PushItem, error) {
@@ -143,7 +143,7 @@ func oraclePush(body []byte) ([]PushItem, error) {
 			return nil, errOracle
 		}
 		q, ok, err := n.str("queue")
-		if err != nil || !ok || !oracleName(q) {
+		if err != nil || !ok || q == "" || !oracleName(q) {
 			return nil, errOracle
 		}
 		it.Queue = q
@@ -269,7 +269,7 @@ func oracleConfigure(body []byte) (string, QueueOptions, error) {
 		return "", opts, errOracle
 	}
 	queue, ok, err := root.str("queue")
-	if err != nil || !ok || !oracleName(queue) {
+	if err != nil || !ok || queue == "" || !oracleName(queue) {
 		return "", opts, errOracle
 	}
 	mode, ok, err := root.str("mode")

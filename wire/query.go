@@ -105,7 +105,9 @@ func (q *PopQuery) set(key, value string) (err error) {
 		if value != "" {
 			q.Group = value
 		}
-		if len(value) > MaxNameBytes {
+		if value == "." || value == ".." {
+			err = Errorf(InvalidRequest, "consumerGroup must not be %q", value)
+		} else if len(value) > MaxNameBytes {
 			err = Errorf(InvalidRequest, "consumerGroup is longer than %d bytes", MaxNameBytes)
 		} else if hasControl(value) {
 			err = Errorf(InvalidRequest, "control characters are not allowed in consumerGroup")

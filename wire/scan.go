@@ -138,18 +138,21 @@ func (p *pushScanner) field(key []byte) (err error) {
 	return err
 }
 
-// name consumes a name, returning last itself when it is the same.
+// name consumes a name, returning last itself when it is the same; the empty last of a first item is no name.
 func (s *scanner) name(what, last string) (string, error) {
 	raw, escaped, err := s.str()
 	if err != nil {
 		return "", err
 	}
-	if !escaped && string(raw) == last {
+	if !escaped && last != "" && string(raw) == last {
 		return last, nil
 	}
 	name := string(raw)
 	if escaped {
 		name = string(unescape(nil, raw))
+	}
+	if what == "queue" {
+		return name, checkQueue(name)
 	}
 	return name, checkName(what, name)
 }

@@ -509,8 +509,12 @@ func (s *scanner) integer(what string) (int, error) {
 	return int(f), nil
 }
 
-// checkName applies the limits of a queue, partition or group name.
+// checkName applies the limits of a queue, partition or group name. A dot segment is none, because no path could name
+// it: what was stored under it could be neither read nor deleted.
 func checkName(what, name string) error {
+	if name == "." || name == ".." {
+		return bad("%s must not be %q", what, name)
+	}
 	if len(name) > MaxNameBytes {
 		return bad("%s is longer than %d bytes", what, MaxNameBytes)
 	}
@@ -518,6 +522,14 @@ func checkName(what, name string) error {
 		return bad("control characters are not allowed in %s", what)
 	}
 	return nil
+}
+
+// checkQueue is checkName for a queue, which must have a name for the same reason.
+func checkQueue(name string) error {
+	if name == "" {
+		return bad("queue must not be empty")
+	}
+	return checkName("queue", name)
 }
 
 func hasControl(s string) bool {

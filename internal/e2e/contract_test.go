@@ -175,6 +175,8 @@ var badInputs = map[string]struct {
 	"10,000 levels":               {"POST", "/api/v1/push", `{"items":[{"queue":"bad","payload":` + strings.Repeat("[", 10000) + strings.Repeat("]", 10000) + `}]}`, 400, "invalid_request"},
 	"a duplicate key":             {"POST", "/api/v1/push", `{"items":[{"queue":"bad","queue":"bad","payload":1}]}`, 400, "invalid_request"},
 	"invalid UTF-8":               {"POST", "/api/v1/push", "{\"items\":[{\"queue\":\"bad\",\"payload\":\"\xff\"}]}", 400, "invalid_request"},
+	"a queue without a name":      {"POST", "/api/v1/push", `{"items":[{"queue":"","payload":1}]}`, 400, "invalid_request"},
+	"a queue no path can name":    {"POST", "/api/v1/configure", `{"queue":".."}`, 400, "invalid_request"},
 	"a wrong method":              {"PUT", "/api/v1/push", `{"items":[]}`, 405, "method_not_allowed"},
 	"an unknown path":             {"POST", "/api/v1/pusch", `{"items":[]}`, 404, "route_blocked"},
 	"a dot segment":               {"GET", "/api/v1/pop/queue/%2e%2e", "", 400, "invalid_request"},

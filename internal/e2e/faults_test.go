@@ -164,9 +164,10 @@ func acceptsConnections(c *cluster) bool {
 func TestRecovery(t *testing.T) {
 	t.Parallel()
 	for name, dir := range map[string]string{
-		"a plain folder":       "data",
-		"a folder with spaces": "my data folder",
-		"a very long folder":   strings.Repeat("long-folder-name-", 14),
+		"a plain folder":                           "data",
+		"a folder with spaces":                     "my data folder",
+		"a very long folder":                       strings.Repeat("long-folder-name-", 14),
+		"a folder longer than PostgreSQL can name": strings.Repeat(strings.Repeat("n", 200)+"/", 8) + "data",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

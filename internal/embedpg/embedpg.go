@@ -44,6 +44,7 @@ type Server struct {
 	account account
 	cluster string // the PostgreSQL data directory
 	socket  string // the folder of the socket
+	short   string // a path to cluster that PostgreSQL can use
 	proc    *process
 }
 
@@ -89,6 +90,9 @@ func (s *Server) launch(ctx context.Context) error {
 		return err
 	}
 	defer logFile.Close() // the child has its own descriptor
+	if s.short, err = s.shorten(s.cluster, "data"); err != nil {
+		return err
+	}
 	s.log.Info("starting PostgreSQL", "version", s.bins.Version, "dir", s.cluster, "socket", s.socket)
 	s.proc, err = startProcess(s.bins.path("postgres"), s.arguments(), s.account, logFile)
 	if err != nil {
@@ -174,21 +178,42 @@ func (s *Server) Stop() error {
 	}
 	s.proc = nil
 	// The folder is made again at the next start; one that still holds a file is left alone.
+	_ = os.Remove(filepath.Join(s.socket, "data"))
 	_ = os.Remove(s.socket)
 	return nil
+}
+
+// maxClusterPath is well below the 1024 bytes into which PostgreSQL writes the paths of its files, cutting off what is
+// longer.
+const maxClusterPath = 800
+
+// shorten returns a path to the folder that PostgreSQL can use: the folder's own, or that of a link beside the socket.
+func (s *Server) shorten(path, name string) (string, error) {
+	if len(path) <= maxClusterPath {
+		return path, nil
+	}
+	link := filepath.Join(s.socket, name)
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	return link, os.Symlink(path, link)
 }
 
 // create makes the cluster beside its final place and moves it there, so that a crash leaves none or a whole one.
 func (s *Server) create(ctx context.Context) error {
 	began := time.Now()
 	building := s.cluster + ".new"
+	short, err := s.shorten(building, "new")
+	if err != nil {
+		return fmt.Errorf("create the database: %w", err)
+	}
 	if err := os.RemoveAll(building); err != nil {
 		return fmt.Errorf("create the database: %w", err)
 	}
 	if err := s.account.mkdir(building); err != nil {
 		return fmt.Errorf("create the database: %w", err)
 	}
-	cmd := s.account.command(ctx, s.bins.path("initdb"), "--pgdata="+building, "--username="+superuser, "--auth-local=trust",
+	cmd := s.account.command(ctx, s.bins.path("initdb"), "--pgdata="+short, "--username="+superuser, "--auth-local=trust",
 		"--auth-host=reject", "--encoding=UTF8", "--locale=C", "--data-checksums", "--no-instructions", "--no-sync")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, tail(out))
@@ -202,6 +227,9 @@ func (s *Server) create(ctx context.Context) error {
 	}
 	if err := datadir.SyncDir(s.dir.Path()); err != nil {
 		return fmt.Errorf("create the database: %w", err)
+	}
+	if short != building {
+		_ = os.Remove(short) // a link that leads nowhere now; the next one replaces it
 	}
 	s.log.Info("created the database", "dir", s.cluster, "version", s.bins.Version, "dur_ms", time.Since(began).Milliseconds())
 	return nil

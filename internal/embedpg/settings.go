@@ -12,7 +12,7 @@ import (
 // program that starts the server; the owner of a folder may still add to postgresql.conf what is not listed here.
 func (s *Server) arguments() []string {
 	buffers := sharedBuffers(memory())
-	args := []string{"-D", s.cluster}
+	args := []string{"-D", s.short}
 	for _, kv := range [][2]string{
 		{"listen_addresses", ""},
 		{"port", "5432"}, // only part of the socket's name
@@ -22,6 +22,8 @@ func (s *Server) arguments() []string {
 		{"superuser_reserved_connections", "3"},
 		{"fsync", "on"},
 		{"full_page_writes", "on"},
+		// After a crash: one call instead of an fsync per file, which takes many seconds on a busy disk.
+		{"recovery_init_sync_method", "syncfs"},
 		{"synchronous_commit", "on"},
 		{"shared_buffers", fmt.Sprintf("%dMB", buffers>>20)},
 		{"effective_cache_size", fmt.Sprintf("%dMB", 2*buffers>>20)},
