@@ -84,6 +84,7 @@ func openRedis(ctx context.Context, address conf.Secret) (obs.Health, func() err
 	if err != nil {
 		return nil, nil, errors.New("redis.url cannot be parsed") // the parser's error quotes the address
 	}
+	redis.SetLogger(unsaid{}) // /healthz shows what there is to say, and nothing may bypass the log
 	client := redis.NewClient(o)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -98,6 +99,11 @@ func openRedis(ctx context.Context, address conf.Secret) (obs.Health, func() err
 	}
 	return show, client.Close, nil
 }
+
+// unsaid is the log of the Redis client.
+type unsaid struct{}
+
+func (unsaid) Printf(context.Context, string, ...any) {}
 
 // newBroker assembles a broker.
 func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.PublicKey, pool *pgxpool.Pool, reg *prometheus.Registry, ln net.Listener) (*broker.Broker, error) {

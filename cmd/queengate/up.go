@@ -16,6 +16,7 @@ import (
 	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/embedpg"
+	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/run"
 	"github.com/queengate/queengate/tls"
@@ -298,5 +299,18 @@ func newUpLogger(file, terminal io.Writer, c *config) (*slog.Logger, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slog.New(slog.NewMultiHandler(all.Handler(), loud.Handler())), nil
+	return slog.New(slog.NewMultiHandler(all.Handler(), calm{loud.Handler()})), nil
 }
+
+// calm keeps the lines of single requests off the terminal: in an outage every one of them is a warning.
+type calm struct{ slog.Handler }
+
+func (c calm) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == httpkit.RequestLine {
+		return nil
+	}
+	return c.Handler.Handle(ctx, r)
+}
+
+func (c calm) WithAttrs(attrs []slog.Attr) slog.Handler { return calm{c.Handler.WithAttrs(attrs)} }
+func (c calm) WithGroup(name string) slog.Handler       { return calm{c.Handler.WithGroup(name)} }

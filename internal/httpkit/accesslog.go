@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// RequestLine is the message of every access line.
+const RequestLine = "request"
+
 // Access is the one log line of a request. It has no room for payloads, tokens or the values of a query.
 type Access struct {
 	RequestID string
@@ -59,5 +62,5 @@ func (a *Access) Log(log *slog.Logger) {
 	if a.Err != nil {
 		attrs = append(attrs, slog.String("err", a.Err.Error()))
 	}
-	log.LogAttrs(ctx, level, "request", attrs...)
+	log.LogAttrs(ctx, level, RequestLine, attrs...)
 }

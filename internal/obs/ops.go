@@ -98,7 +98,7 @@ func (o *Ops) ask(ctx context.Context) (report, bool) {
 		a := <-answers
 		if a.err != nil {
 			// The cause goes to the log: an error may quote an address.
-			o.log.Warn("part is not ready", "part", a.name, "err", a.err)
+			o.log.Warn("part is not ready", "failing", a.name, "err", a.err)
 			a.Status, rep.Status = "failing", "failing"
 		}
 		rep.Parts[a.name] = a.part
