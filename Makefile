@@ -18,18 +18,18 @@ build: ## build the server into bin/
 	go build -o $(BIN) ./cmd/queengate
 
 run: ## build, then run everything on this machine; ARGS="--http 127.0.0.1:8081" passes flags
-	@scripts/need.sh postgres
+	@scripts/need.sh postgres curl
 	@$(MAKE) --no-print-directory build
 	@exec $(BIN) up $(ARGS)
 
 test: test/race test/e2e ## all tests, with a temporary PostgreSQL and Redis
 
 test/race: ## all tests but the end-to-end ones
-	@scripts/need.sh cc
+	@scripts/need.sh cc curl postgres redis
 	$(TESTENV) $(GOTEST) -timeout 8m $$(go list ./... | grep -v /internal/e2e$$)
 
 test/e2e: ## the end-to-end tests: the real binary, PostgreSQL and sockets
-	@scripts/need.sh cc
+	@scripts/need.sh cc curl postgres redis
 	$(TESTENV) $(GOTEST) -timeout 10m ./internal/e2e
 
 FUZZTIME ?= 10s

@@ -44,16 +44,21 @@ func (g *Gateway) judgeHead(rh *fasthttp.RequestHeader, c *clientConn) *wire.Err
 	if e = g.enter(c, cluster); e != nil {
 		return e
 	}
-	if e = statusRefusal(cluster.Status); e != nil {
+	if e = entitle(snap, &ex.principal, cluster, ex.route.Class); e != nil {
 		return e
-	}
-	if err := auth.Allow(snap, &ex.principal, cluster, ex.route.Class); err != nil {
-		return wire.AsError(err)
 	}
 	if ex.report, e = g.gate.AskHead(cluster, ex.route.Cost, ex.start); e != nil {
 		return e
 	}
 	return g.judgeBody(rh, ex)
+}
+
+// entitle decides whether the cluster's state and the principal's rights on it allow a class of routes.
+func entitle(snap *plans.Snapshot, p *auth.Principal, cluster *plans.Cluster, class wire.Class) *wire.Error {
+	if e := statusRefusal(cluster.Status); e != nil {
+		return e
+	}
+	return wire.AsError(auth.Allow(snap, p, cluster, class))
 }
 
 // enter counts the connection for the first cluster served on it, and finds the cluster's load.
@@ -90,9 +95,9 @@ func (g *Gateway) judgeBody(rh *fasthttp.RequestHeader, ex *exchange) *wire.Erro
 	if !ex.head.framed {
 		return nil
 	}
-	limit, planned := g.bodyLimit(ex.route, ex.cluster)
-	if size := int64(rh.ContentLength()); size > limit {
-		return bodyTooLarge(size, limit, planned)
+	size := int64(rh.ContentLength()) // negative: chunked
+	if limit := g.bodyLimit(ex.route, ex.cluster); size > limit.bytes || limit.blocks() {
+		return limit.refuse(max(size, 0))
 	}
 	return nil
 }

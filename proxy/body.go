@@ -85,26 +85,39 @@ func (b *bodyBuffer) release() {
 	b.b = nil
 }
 
-// bodyLimit is the cap of the body of a route for a cluster, and whether it is the plan's.
-func (g *Gateway) bodyLimit(route *wire.Route, cluster *plans.Cluster) (limit int64, planned bool) {
+// bodyLimit is the cap of a body.
+type bodyLimit struct {
+	bytes   int64
+	planned bool // the plan's; otherwise the gateway's own
+}
+
+// bodyLimit returns the cap of the body of a route for a cluster.
+func (g *Gateway) bodyLimit(route *wire.Route, cluster *plans.Cluster) bodyLimit {
 	switch route.Op {
 	case wire.OpPush, wire.OpAck, wire.OpAckBatch, wire.OpConfigure, wire.OpExtend:
 	default:
-		return maxIgnoredBody, false
+		return bodyLimit{bytes: maxIgnoredBody}
 	}
-	limit = g.cfg.MaxBodyBytes
 	l := &cluster.Limits
-	if l.MaxBodyBytes != nil && l.Mode(plans.LimitBody) == plans.Enforce && *l.MaxBodyBytes < limit {
-		return *l.MaxBodyBytes, true
+	if l.MaxBodyBytes != nil && l.Mode(plans.LimitBody) == plans.Enforce && *l.MaxBodyBytes < g.cfg.MaxBodyBytes {
+		return bodyLimit{bytes: *l.MaxBodyBytes, planned: true}
 	}
-	return limit, false
+	return bodyLimit{bytes: g.cfg.MaxBodyBytes}
 }
 
-func bodyTooLarge(size, limit int64, planned bool) *wire.Error {
-	e := wire.Errorf(wire.PayloadTooLarge, "the request body is larger than %d bytes", limit)
+// blocks reports whether the plan allows no body at all.
+func (l bodyLimit) blocks() bool { return l.planned && l.bytes <= 0 }
+
+// refuse is the refusal of a body of which size bytes are announced or read. A cap of zero is a block, like that of any
+// other limit; the rest is 413. The plan's cap is named, the gateway's own is no limit of the cluster.
+func (l bodyLimit) refuse(size int64) *wire.Error {
+	e := wire.Errorf(wire.PayloadTooLarge, "the request body is larger than %d bytes", l.bytes)
+	if l.blocks() {
+		e = wire.Errorf(wire.QuotaExceeded, "the plan allows no request bodies")
+	}
 	e.Close = true
-	if planned {
-		e.Limit = &wire.Limit{Name: plans.LimitBody, Limit: float64(limit), Used: float64(size), Unit: "bytes"}
+	if l.planned {
+		e.Limit = &wire.Limit{Name: plans.LimitBody, Limit: float64(l.bytes), Used: float64(size), Unit: "bytes"}
 	}
 	return e
 }
@@ -121,7 +134,7 @@ func (g *Gateway) readBody(ctx *fasthttp.RequestCtx, c *clientConn) (*bodyBuffer
 	if stream == nil {
 		return nil, nil
 	}
-	limit, planned := g.bodyLimit(ex.route, ex.cluster)
+	limit := g.bodyLimit(ex.route, ex.cluster)
 	declared := int64(ctx.Request.Header.ContentLength()) // -1: chunked
 	buf := newBodyBuffer(g.budget, ex.load, min(max(declared, smallestBody), firstRead))
 	if buf == nil {
@@ -143,8 +156,8 @@ func (g *Gateway) readBody(ctx *fasthttp.RequestCtx, c *clientConn) (*bodyBuffer
 		}
 		n, err := stream.Read(buf.b[len(buf.b):cap(buf.b)])
 		buf.b = buf.b[:len(buf.b)+n]
-		if size := int64(len(buf.b)); size > limit {
-			return fail(bodyTooLarge(size, limit, planned))
+		if size := int64(len(buf.b)); size > limit.bytes {
+			return fail(limit.refuse(size))
 		}
 		switch {
 		case err == nil:

@@ -35,7 +35,8 @@ var _ quota.Seeder = (*Cells)(nil)
 
 func newCells(log *slog.Logger, c *Config, book Book) *Cells {
 	d := &upstreamDialer{connectTime: c.ConnectTime, maxIdle: c.MaxIdleUpstreams}
-	return &Cells{log: log, book: book, pools: newPools(log, c, d), tokens: newCellTokens(c.CellKey), dialer: d}
+	tokens := newCellTokens(c.CellKey)
+	return &Cells{log: log, book: book, pools: newPools(log, c, d, tokens), tokens: tokens, dialer: d}
 }
 
 // subjectGateway is who asks when no client does.
@@ -73,6 +74,7 @@ func (cs *Cells) ask(ctx context.Context, p *pool, as *plans.Cluster, method, pa
 		return fmt.Errorf("ask %s of broker %s: %w", path, b.address, err)
 	}
 	status := a.status()
+	b.answered(status)
 	var text []byte
 	if s := a.resp.BodyStream(); s != nil {
 		if text, err = io.ReadAll(io.LimitReader(s, maxInternalAnswer+1)); err != nil || len(text) > maxInternalAnswer {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/valyala/fasthttp"
@@ -23,7 +24,7 @@ func (g *Gateway) classify(rh *fasthttp.RequestHeader, ex *exchange) *wire.Error
 	route, params, err := wire.Match(string(rh.Method()), path)
 	if err != nil {
 		e := wire.AsError(err)
-		if e.Code == wire.NoSuchRoute {
+		if e.Code == wire.NoSuchRoute || e.Code == wire.MethodNotAllowed && !served(e.Allow, path) {
 			e = &wire.Error{Code: wire.RouteBlocked}
 		}
 		return e
@@ -49,6 +50,16 @@ func (g *Gateway) classify(rh *fasthttp.RequestHeader, ex *exchange) *wire.Error
 		ex.query = query
 	}
 	return nil
+}
+
+// served reports whether some of the methods that the protocol has for a path are for clients.
+func served(allow string, path []byte) bool {
+	for method := range strings.SplitSeq(allow, ", ") {
+		if r, _, err := wire.Match(method, path); err == nil && r.Class != wire.ClassBlocked {
+			return true
+		}
+	}
+	return false
 }
 
 // appendQuery appends the canonical form of a raw query: every pair decoded once and escaped again, empty pairs

@@ -6,8 +6,11 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/queengate/queengate/internal/httpkit"
 )
 
 // errRefused ends the reading of a body whose request is already refused.
@@ -41,8 +44,7 @@ type clientConn struct {
 
 	ex exchange
 
-	held    byte
-	hasHeld bool
+	held    []byte    // what the watch has read, for the next Reads
 	failed  error     // what the watch met, for the next Read
 	arrival time.Time // while set: the request is refused, and its body may arrive until then
 	interim bool      // the next write is an interim answer nobody asked for
@@ -55,10 +57,12 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if c.hasHeld {
-		c.hasHeld = false
-		p[0] = c.held
-		return 1, nil
+	if len(c.held) > 0 {
+		n := copy(p, c.held)
+		if c.held = c.held[n:]; len(c.held) == 0 {
+			c.held = nil
+		}
+		return n, nil
 	}
 	if c.failed != nil {
 		return 0, c.failed
@@ -135,46 +139,66 @@ func (c *clientConn) drain() {
 var aLongTimeAgo = time.Unix(1, 0)
 
 // watch looks out for the client's hang-up, in the background, until stop is called, and calls gone when it happens.
-// stop must be called before the connection is read again. A byte that comes in is held back for the next Read and
-// ends the look-out: a client that pipelines its next request is alive.
+// stop must be called before the connection is read again. What comes in is held back for the next Read, as much as the
+// reader of requests has room for; beyond that the connection is only asked whether it has ended.
 func (c *clientConn) watch(gone func()) (stop func()) {
-	if c.hasHeld {
-		return func() {}
-	}
 	if c.failed != nil {
 		gone()
 		return func() {}
 	}
 	// The deadline of reading the request is still set. A connection that refuses a new one is closed; the read says so.
 	_ = c.Conn.SetReadDeadline(time.Time{})
-	done := make(chan struct{})
-	var stopping atomic.Bool
+	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		var b [1]byte
-		for {
-			n, err := c.Conn.Read(b[:])
-			switch {
-			case n == 1:
-				c.held, c.hasHeld = b[0], true
-				return
-			case err == nil:
-				continue // io.Reader allows an empty read
-			case stopping.Load() && isTimeout(err):
-				return
-			}
-			c.failed = err
-			gone()
+		err := c.readAhead()
+		if err == nil && httpkit.AwaitHangUp(c.Conn, stopped) {
+			err = io.EOF
+		}
+		if err == nil {
 			return
 		}
+		select {
+		case <-stopped:
+			if isTimeout(err) {
+				return
+			}
+		default:
+		}
+		c.failed = err
+		gone()
 	}()
 	return func() {
-		stopping.Store(true)
+		close(stopped)
 		// An error means that the connection is closed, and then the read has ended too.
 		_ = c.Conn.SetReadDeadline(aLongTimeAgo)
 		<-done
 		_ = c.Conn.SetReadDeadline(time.Time{})
 	}
+}
+
+// readAhead reads into held until it is full, which is no error, or the reading fails.
+func (c *clientConn) readAhead() error {
+	var first [1]byte // most parked clients send nothing, and nothing is what they cost
+	for limit := c.gateway.cfg.MaxHeadBytes; len(c.held) < limit; {
+		if len(c.held) == 0 {
+			n, err := c.Conn.Read(first[:])
+			c.held = append(c.held, first[:n]...)
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if len(c.held) == cap(c.held) {
+			c.held = slices.Grow(c.held, 64) // at least doubles
+		}
+		n, err := c.Conn.Read(c.held[len(c.held):min(cap(c.held), limit)])
+		c.held = c.held[:len(c.held)+n]
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // isTimeout reports whether a deadline ended the operation. fasthttp's own timeouts are no net.Error.

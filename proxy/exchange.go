@@ -77,12 +77,42 @@ func (g *Gateway) finish(ex *exchange, status int, code wire.Code, limit string,
 	a.Log(g.log)
 }
 
-// refuse answers e and finishes the exchange.
+// refuse answers e and finishes the exchange. A waiting poll is answered a little later.
 func (g *Gateway) refuse(ctx *fasthttp.RequestCtx, c *clientConn, e *wire.Error) {
 	ex := &c.ex
-	status := e.Code.Status()
-	if ex.waits() && status >= 401 && status < 500 {
+	if status := e.Code.Status(); ex.waits() && status >= 401 && status < 500 {
+		begin := time.Now()
 		g.holdRefusal(c)
+		e = later(e, &ex.report, time.Since(begin))
+	}
+	g.answerRefusal(ctx, c, e)
+}
+
+// later returns a refusal as it is true after a while: what a limit promised for then is nearer by now.
+func later(e *wire.Error, r *quota.Report, after time.Duration) *wire.Error {
+	r.Reset = max(0, r.Reset-after)
+	if e.Limit == nil {
+		return e
+	}
+	l, moved := *e.Limit, *e
+	moved.Limit = &l
+	if l.ResetSeconds > 0 {
+		l.ResetSeconds = max(0, l.ResetSeconds-after.Seconds())
+	}
+	if e.RetryAfter > 0 {
+		moved.RetryAfter = max(time.Millisecond, e.RetryAfter-after)
+	}
+	return &moved
+}
+
+// answerRefusal answers e at once and finishes the exchange. Whatever limit e names stands in the headers too.
+func (g *Gateway) answerRefusal(ctx *fasthttp.RequestCtx, c *clientConn, e *wire.Error) {
+	ex := &c.ex
+	status := e.Code.Status()
+	if l := e.Limit; l != nil && ex.report.Name != l.Name {
+		ex.report = quota.Report{
+			Name: l.Name, Limit: l.Limit, Remaining: l.Limit - l.Used, Reset: time.Duration(l.ResetSeconds * float64(time.Second)),
+		}
 	}
 	if e.Close {
 		c.closeAfter()

@@ -33,6 +33,7 @@ func (g *Gateway) attempt(ex *exchange, tok *cellToken, b *broker, k *call, body
 		}
 		return nil, wrote, err
 	}
+	b.answered(a.status())
 	if wait == 0 {
 		g.metrics.upstreamTime.observe(ex.route, time.Since(begin))
 	}

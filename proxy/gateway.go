@@ -24,6 +24,8 @@ import (
 type Book interface {
 	// Snapshot returns the current snapshot; never nil.
 	Snapshot() *plans.Snapshot
+	// OnChange registers f to be called after each swap of the snapshot. The gateway does it in New.
+	OnChange(f func(old, new *plans.Snapshot))
 }
 
 // Options are what a Gateway is made of.
@@ -54,7 +56,7 @@ type Gateway struct {
 	walls       *connWalls
 	loads       *loads
 	budget      *byteBudget
-	parked      parkedCalls
+	parked      parkedPolls
 	sharedHosts map[string]struct{}
 	domains     map[string]struct{}
 
@@ -66,7 +68,8 @@ type Gateway struct {
 	listeners []*clientListener // before Run
 }
 
-// New returns a Gateway that listens nowhere yet. It does no I/O and starts nothing. The error reports all problems of
+// New returns a Gateway that listens nowhere yet. It does no I/O and starts nothing, and registers
+// with the Book, which must not run yet. The error reports all problems of
 // the configuration.
 func New(o Options) (*Gateway, error) {
 	if err := o.Config.Validate(); err != nil {
@@ -77,7 +80,7 @@ func New(o Options) (*Gateway, error) {
 	g := &Gateway{
 		log: o.Log, cfg: cfg, book: o.Book, verifier: o.Verifier, cells: cells, pools: cells.pools, tokens: cells.tokens,
 		dialer: cells.dialer, headWalls: headWalls{maxHeaders: cfg.MaxHeaders}, walls: newConnWalls(&cfg), loads: newLoads(),
-		budget: newByteBudget(&cfg), parked: parkedCalls{calls: map[*call]struct{}{}},
+		budget: newByteBudget(&cfg), parked: parkedPolls{polls: map[*parkedPoll]struct{}{}},
 		sharedHosts: map[string]struct{}{}, domains: map[string]struct{}{}, draining: make(chan struct{}),
 	}
 	for _, h := range cfg.SharedHosts {
@@ -89,6 +92,7 @@ func New(o Options) (*Gateway, error) {
 	g.metrics = newMetrics(o.Metrics, g)
 	g.gate = quota.NewGate(o.Log, quota.WithSeeder(cells), quota.WithRegisterer(o.Metrics))
 	g.server = g.newServer()
+	o.Book.OnChange(g.rejudge)
 	return g, nil
 }
 

@@ -127,7 +127,7 @@ func (m *metrics) observe(r *wire.Route, status int, code wire.Code, d time.Dura
 // brokerStates collects what the probes say about each broker.
 type brokerStates struct{ cells *Cells }
 
-var brokerUp = prometheus.NewDesc("queengate_proxy_broker_up", "Whether a broker answers the probe.", []string{"cell", "broker", "probe"}, nil)
+var brokerUp = prometheus.NewDesc("queengate_proxy_broker_up", "Whether a broker answers the probe; key: whether it accepts the gateway's signature.", []string{"cell", "broker", "probe"}, nil)
 
 // Describe implements prometheus.Collector.
 func (s brokerStates) Describe(d chan<- *prometheus.Desc) { d <- brokerUp }
@@ -136,7 +136,7 @@ func (s brokerStates) Describe(d chan<- *prometheus.Desc) { d <- brokerUp }
 func (s brokerStates) Collect(out chan<- prometheus.Metric) {
 	for _, p := range s.cells.pools.all() {
 		for _, b := range p.brokers {
-			for probe, up := range map[string]bool{"livez": b.live.Load(), "readyz": b.ready.Load()} {
+			for probe, up := range map[string]bool{"livez": b.live.Load(), "readyz": b.ready.Load(), "key": !b.refuses.Load()} {
 				v := 0.0
 				if up {
 					v = 1

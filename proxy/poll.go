@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -24,69 +23,38 @@ const (
 // statusGone is logged for a client that hung up; it never goes over the wire.
 const statusGone = 499
 
-// parkedCalls is the waiting polls of this gateway. Safe for concurrent use.
-type parkedCalls struct {
-	// mu guards calls and drained.
-	mu      sync.Mutex
-	calls   map[*call]struct{}
-	drained bool
-}
-
-// add registers a call; a gateway that drains gives it up at once.
-func (pc *parkedCalls) add(k *call) {
-	pc.mu.Lock()
-	drained := pc.drained
-	if !drained {
-		pc.calls[k] = struct{}{}
-	}
-	pc.mu.Unlock()
-	if drained {
-		k.cancel(errDraining)
-	}
-}
-
-func (pc *parkedCalls) remove(k *call) {
-	pc.mu.Lock()
-	delete(pc.calls, k)
-	pc.mu.Unlock()
-}
-
-// drain gives up all calls and all that come later.
-func (pc *parkedCalls) drain() {
-	pc.mu.Lock()
-	calls := pc.calls
-	pc.calls, pc.drained = map[*call]struct{}{}, true
-	pc.mu.Unlock()
-	for k := range calls {
-		k.cancel(errDraining)
-	}
-}
-
 // poll serves a waiting pop: one broker after the other, until one answers or the poll's time is over. It holds the
 // parking slot of its admission. While the cell has no ready broker the poll is held; it ends in 204, whatever happens
-// to brokers. It ends at once when the client hangs up or the gateway drains.
+// to brokers. It ends at once when the client hangs up, when the gateway drains, and, in the refusal its request would
+// get now, when a change takes away what it was let in for.
 func (g *Gateway) poll(ctx *fasthttp.RequestCtx, c *clientConn, ask *quota.Ask) {
 	ex := &c.ex
-	k := newCall()
-	g.parked.add(k)
-	defer g.parked.remove(k)
+	end := ex.start.Add(ex.pop.Timeout)
+	p := g.park(c, end)
+	defer g.unpark(p)
 	g.metrics.parked.Inc()
 	defer g.metrics.parked.Dec()
-	defer c.watch(func() { k.cancel(errClientGone) })()
+	defer c.watch(func() { p.cancel(errClientGone) })()
 
-	a, err := g.awaitAnswer(ex, k, ex.start.Add(ex.pop.Timeout))
+	a, err := g.awaitAnswer(ex, p.call, end)
+	verdict := p.verdict()
 	switch {
 	case a != nil:
 		g.conclude(ctx, c, a, ask)
 		return
-	case k.gave() == errClientGone:
+	case verdict != nil:
+		g.settle(ex, quota.Outcome{})
+		ex.report = quota.Report{} // of the request that was let in
+		g.answerRefusal(ctx, c, verdict)
+		return
+	case p.gave() == errClientGone:
 		g.settle(ex, quota.Outcome{})
 		g.metrics.hangUps.Inc()
 		ctx.SetConnectionClose()
 		ctx.SetStatusCode(fasthttp.StatusNoContent) // there is nobody to read it
 		g.finish(ex, statusGone, "", "", 0)
 		return
-	case k.gave() == errDraining:
+	case p.gave() == errDraining:
 		g.settle(ex, quota.Outcome{})
 		ctx.SetConnectionClose() // the client finds a gateway that stays
 		g.noContent(ctx, c)

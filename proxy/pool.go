@@ -16,8 +16,11 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/wire"
 )
 
 // need is what a broker must be able to do for a request.
@@ -33,6 +36,8 @@ const (
 	failuresOut = 2
 	successesIn = 3
 	probeTime   = 2 * time.Second
+	// keyInterval lies between two signed questions to a broker that believes the gateway's key.
+	keyInterval = 10 * time.Second
 )
 
 // broker is one broker of a pool. Safe for concurrent use.
@@ -42,8 +47,9 @@ type broker struct {
 	seed    uint64
 	idle    idleConns
 
-	live  atomic.Bool
-	ready atomic.Bool
+	live    atomic.Bool
+	ready   atomic.Bool
+	refuses atomic.Bool // the last answer that says: it does not believe this gateway's key
 	kick  chan struct{} // wakes the prober after a failed connection; capacity 1
 
 	// mu guards faults and orders the changes of live and ready.
@@ -57,6 +63,19 @@ func (b *broker) able(n need) bool {
 		return b.live.Load()
 	}
 	return b.ready.Load()
+}
+
+// answered notes what an answer to a signed request tells about the gateway's key: a broker says 401 to nothing else.
+func (b *broker) answered(status int) {
+	refuses := status == fasthttp.StatusUnauthorized
+	if b.refuses.Load() == refuses || b.refuses.Swap(refuses) == refuses {
+		return
+	}
+	if refuses {
+		b.pool.log.Warn("the broker refuses this gateway's key", "cell", b.pool.cell, "broker", b.address)
+		return
+	}
+	b.pool.log.Info("the broker accepts this gateway's key", "cell", b.pool.cell, "broker", b.address)
 }
 
 // failed notes that a connection could not be made: the broker is out until its probes say otherwise.
@@ -190,6 +209,7 @@ func brokerAddresses(list string) ([]string, error) {
 type pools struct {
 	log      *slog.Logger
 	dialer   *upstreamDialer
+	tokens   *cellTokens
 	override map[string]string
 	interval time.Duration
 	stop     context.CancelFunc
@@ -202,8 +222,8 @@ type pools struct {
 	closed bool
 }
 
-func newPools(log *slog.Logger, c *Config, d *upstreamDialer) *pools {
-	ps := &pools{log: log, dialer: d, override: map[string]string{}, interval: c.ProbeInterval, byCell: map[string]*pool{}}
+func newPools(log *slog.Logger, c *Config, d *upstreamDialer, t *cellTokens) *pools {
+	ps := &pools{log: log, dialer: d, tokens: t, override: map[string]string{}, interval: c.ProbeInterval, byCell: map[string]*pool{}}
 	for cell, urls := range c.Brokers {
 		ps.override[cell] = strings.Join(urls, ",")
 	}
@@ -309,11 +329,12 @@ func (s *streak) note(ok bool) bool {
 }
 
 // probe asks one broker for /livez and /readyz until the pools close or its pool is replaced: once per interval, four
-// times as often while it is out.
+// times as often while it is out. A ready one is also asked a signed question now and then.
 func (ps *pools) probe(p *pool, b *broker) {
 	defer b.idle.closeAll()
 	live, ready := streak{up: true}, streak{up: true}
 	faults := 0
+	var asked time.Time // the last signed question
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -331,12 +352,35 @@ func (ps *pools) probe(p *pool, b *broker) {
 		}
 		l := live.note(ps.asks(b, "/livez"))
 		r := ready.note(ps.asks(b, "/readyz"))
+		if now := time.Now(); l && r && (b.refuses.Load() || now.Sub(asked) >= keyInterval) {
+			asked = now
+			ps.askSigned(p, b)
+		}
 		next := ps.interval
 		if !b.probed(faults, l, r && l) || !l || !r {
 			next /= 4
 		}
 		pause.Reset(next)
 	}
+}
+
+// askSigned asks a broker something that it answers only to a gateway whose key it believes: for the names of nobody.
+// Without it a gateway with a wrong key would look well until its first client comes.
+func (ps *pools) askSigned(p *pool, b *broker) {
+	now := time.Now()
+	tok, err := ps.tokens.of(&p.self, wire.AccessInternal, subjectGateway, now)
+	if err != nil {
+		ps.log.Error("the gateway cannot sign", "cell", p.cell, "err", err)
+		return
+	}
+	req := fmt.Appendf(nil, "GET /internal/v1/tenants/%s/names?limit=1 HTTP/1.1\r\nHost: %s\r\n%s%s: %s\r\n\r\n",
+		p.self.BrokerTenant, b.address, tok.lines, wire.HeaderRequestID, httpkit.NewRequestID())
+	a, _, err := ps.dialer.do(b, nil, req, nil, now.Add(probeTime))
+	if err != nil {
+		return // the plain probes tell what is wrong
+	}
+	b.answered(a.status())
+	a.discard()
 }
 
 // asks reports whether the broker answers a probe with 2xx.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"strconv"
@@ -52,7 +53,7 @@ func (g *Gateway) relay(ctx *fasthttp.RequestCtx, c *clientConn, a *answer) {
 			return
 		}
 		a.release()
-		g.finish(ex, status, codeOfStatus(status), "", n)
+		g.finish(ex, status, codeOfAnswer(status, ctx.Response.Body()), "", n)
 	}
 }
 
@@ -148,7 +149,22 @@ func (s *relayStream) Close() error {
 	return nil
 }
 
-// codeOfStatus names a broker's failure in metrics and logs, where only its status is known.
+// codeOfAnswer names a broker's failure in metrics and logs as its body does. A body that is none of the protocol's, or
+// whose code the catalogue does not know, tells nothing but the status.
+func codeOfAnswer(status int, body []byte) wire.Code {
+	if status < 400 {
+		return ""
+	}
+	var e struct {
+		Code wire.Code `json:"code"`
+	}
+	if json.Unmarshal(body, &e) == nil && e.Code.Text() != "" {
+		return e.Code
+	}
+	return codeOfStatus(status)
+}
+
+// codeOfStatus names a broker's failure where only its status is known.
 func codeOfStatus(status int) wire.Code {
 	if status < 400 {
 		return ""

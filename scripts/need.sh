@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to it that programs are there: need.sh postgres redis cc. As root on Debian or Ubuntu it installs what is missing;
+# Sees to it that programs are there: need.sh postgres redis cc curl. As root on Debian or Ubuntu it installs what is missing;
 # elsewhere it says what to install.
 set -euo pipefail
 
@@ -14,6 +14,7 @@ has() {
 		return 1
 		;;
 	redis) command -v redis-server >/dev/null ;;
+	curl) command -v curl >/dev/null ;; # the lines to paste, which the tests paste too
 	cc) command -v "${CC:-gcc}" >/dev/null ;; # the race detector needs cgo
 	esac
 }
@@ -22,6 +23,7 @@ packages() {
 	case $1 in
 	postgres) echo "postgresql" ;;
 	redis) echo "redis-server" ;;
+	curl) echo "curl" ;;
 	cc) echo "gcc libc6-dev" ;;
 	*) echo "need.sh: unknown program $1" >&2 && return 2 ;;
 	esac

@@ -140,7 +140,7 @@ type Limit struct {
 type Error struct {
 	Code       Code
 	Detail     string        // shown to callers: no SQL, paths, payloads or secrets; 4xx: no "timeout", no "connection"
-	RetryAfter time.Duration // rendered in whole seconds, rounded up, at least 1; used for codes whose Retry is RetryAfter
+	RetryAfter time.Duration // rendered in whole seconds, rounded up, at least 1 (zero: a second); used for codes whose Retry is RetryAfter
 	Outcome    Outcome       // "" means OutcomeNone
 	Limit      *Limit
 	Close      bool // the answer must close the connection (the body was left unread)
@@ -213,7 +213,10 @@ func (e *Error) AppendJSON(dst []byte, requestID string) []byte {
 	dst = append(dst, `,"retry_after_ms":`...)
 	var ms int64
 	if e.Code.Retry() == RetryAfter {
-		ms = max(1, int64(math.Ceil(float64(e.RetryAfter)/float64(time.Millisecond))))
+		ms = 1000 // like the header, which has no smaller number
+		if e.RetryAfter > 0 {
+			ms = int64(math.Ceil(float64(e.RetryAfter) / float64(time.Millisecond)))
+		}
 	}
 	dst = strconv.AppendInt(dst, ms, 10)
 	outcome := e.Outcome

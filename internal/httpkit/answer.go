@@ -27,13 +27,16 @@ func WriteNoContent(ctx *fasthttp.RequestCtx) {
 	ctx.Response.SetStatusCode(fasthttp.StatusNoContent)
 }
 
-// WriteError renders e: status, JSON body, X-Queen-Request-Id, Retry-After and Allow where the code has them. With
+// WriteError renders e: status, JSON body, X-Queen-Request-Id, Retry-After, WWW-Authenticate and Allow where the code has them. With
 // e.Close the connection ends after the answer, lingering so that the answer survives input that is still coming.
 func WriteError(ctx *fasthttp.RequestCtx, e *wire.Error, requestID string) {
 	h := &ctx.Response.Header
 	h.Set(wire.HeaderRequestID, requestID)
 	if s := e.RetryAfterSeconds(); s > 0 {
 		h.Set(wire.HeaderRetryAfter, strconv.Itoa(s))
+	}
+	if e.Code.Status() == fasthttp.StatusUnauthorized {
+		h.Set(fasthttp.HeaderWWWAuthenticate, "Bearer")
 	}
 	if e.Allow != "" {
 		h.Set(fasthttp.HeaderAllow, e.Allow)

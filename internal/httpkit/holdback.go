@@ -75,22 +75,24 @@ func (c *HoldbackConn) Read(p []byte) (int, error) {
 // aLongTimeAgo is a read deadline that ends a read at once.
 var aLongTimeAgo = time.Unix(1, 0)
 
+// HangUpLook is how often a connection whose input nobody reads any more is asked for its hang-up.
+const HangUpLook = 250 * time.Millisecond
+
 // Watch is one look-out for the client's hang-up.
 type Watch struct {
-	c    *HoldbackConn
-	gone chan struct{} // closed when the client has hung up
-	done chan struct{} // closed when the background read has ended
+	c       *HoldbackConn
+	gone    chan struct{} // closed when the client has hung up
+	stopped chan struct{} // closed by Stop
+	done    chan struct{} // closed when the background read has ended
 }
 
 // Watch begins to read ahead in the background. Stop must be called before the connection is read again, hence before
-// the handler returns. A client that pipelines more than 4 KiB ends the look-out: it is alive, and what becomes of it
-// shows when its next request is read.
+// the handler returns. Of what a client pipelines it reads 4 KiB; the rest stays where it is, and the look-out goes on
+// by asking for the hang-up every HangUpLook.
 func (c *HoldbackConn) Watch() *Watch {
-	w := &Watch{c: c, gone: make(chan struct{}), done: make(chan struct{})}
-	if c.pending != nil || len(c.held) >= maxHeld {
-		if c.pending != nil {
-			close(w.gone)
-		}
+	w := &Watch{c: c, gone: make(chan struct{}), stopped: make(chan struct{}), done: make(chan struct{})}
+	if c.pending != nil {
+		close(w.gone)
 		close(w.done)
 		return w
 	}
@@ -117,12 +119,31 @@ func (w *Watch) read() {
 		close(w.gone)
 		return
 	}
+	if AwaitHangUp(c.Conn, w.stopped) {
+		c.pending = io.EOF
+		close(w.gone)
+	}
+}
+
+// AwaitHangUp waits until the peer of c hangs up, and reports true, or until stopped is closed. It reads nothing: the
+// look-out of those who have read ahead as much as they care to hold. See HungUp for what it can see.
+func AwaitHangUp(c net.Conn, stopped <-chan struct{}) bool {
+	tick := time.NewTicker(HangUpLook)
+	defer tick.Stop()
+	for !HungUp(c) {
+		select {
+		case <-stopped:
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
 }
 
 // Gone is closed when the client hangs up.
 func (w *Watch) Gone() <-chan struct{} { return w.gone }
 
-// Stop ends the look-out and waits for the background read to end. The read deadline is cleared: the server sets its
+// Stop ends the look-out, once, and waits for the background read to end. The read deadline is cleared: the server sets its
 // own before it reads on.
 func (w *Watch) Stop() {
 	select {
@@ -130,6 +151,7 @@ func (w *Watch) Stop() {
 		return
 	default:
 	}
+	close(w.stopped)
 	// An error means the connection is closed, and then the read has ended too.
 	_ = w.c.Conn.SetReadDeadline(aLongTimeAgo)
 	<-w.done
