@@ -120,6 +120,12 @@ func start(t *testing.T, dir string, args ...string) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.stopAtEnd(t)
+	return s
+}
+
+// stopAtEnd ends the system as an operator would when the test is over.
+func (s *system) stopAtEnd(t *testing.T) {
 	t.Cleanup(func() {
 		s.db.Close()
 		select {
@@ -136,7 +142,6 @@ func start(t *testing.T, dir string, args ...string) *system {
 			t.Error(out)
 		}
 	})
-	return s
 }
 
 // dataDir is a folder of the test's own that the unprivileged PostgreSQL of a run as root may pass through, unlike

@@ -226,7 +226,7 @@ func TestCredentialsFileIsPrivate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.db.Close(); s.proc.Kill() })
+	s.stopAtEnd(t)
 	info, err := os.Stat(filepath.Join(dir, "credentials.json"))
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func TestTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.db.Close(); s.proc.Kill() })
+	s.stopAtEnd(t)
 	c := s.newCluster(t, "")
 
 	var user string

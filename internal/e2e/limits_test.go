@@ -178,7 +178,7 @@ func TestVanishingClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.db.Close(); s.proc.Kill() })
+	s.stopAtEnd(t)
 	c := s.newCluster(t, "")
 	ops, broker := c.proc.Credentials.OpsURL+"/metrics", c.proc.Credentials.BrokerURL+"/metrics/prometheus"
 	pem, err := os.ReadFile(c.proc.Credentials.CAFile)
