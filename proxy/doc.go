@@ -12,7 +12,7 @@
 //	life-cycle status     suspended, paused                                  403 429
 //	role or scope                                                            403
 //	request bucket        asked on the head, nothing is taken                429
-//	body                  byte caps, shared byte budget, pace, one scan      413 503 408 400
+//	body                  byte caps, shared byte budget, pace, one scan      413 403 503 408 400
 //	the plan              quota.Gate.Admit: all or nothing                   413 429 403
 //	broker                rendezvous choice, one send                        502 503 504
 //
@@ -30,7 +30,7 @@
 // query of a pop, an allow-list of headers and a body that package wire has scanned. A request is repeated only when
 // certainly no byte of it was sent, a read also before the first byte of its answer. A pop does not end in a 5xx
 // because a broker is slow or away. When a client hangs up while its poll waits, slot and broker call are given up at
-// once.
+// once; so they are when the poll loses what it was let in for: key, token, role, or the state of its cluster.
 //
 // What this package does not do: it keeps no counters of plans (package quota), reads no control database (packages
 // plans and auth) and speaks no TLS (the listeners it is given do).

@@ -54,6 +54,20 @@ func TestThePlansBodyCapNamesItsLimit(t *testing.T) {
 	if r := w.ask(w.push(big)); r.StatusCode != 413 || !strings.Contains(r.body, `"limit":{"name":"body","limit":100`) {
 		t.Errorf("got %d %q", r.StatusCode, r.body)
 	}
+	chunks := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(big), big)
+	for name, request := range map[string]string{
+		"declared": w.push(big), "chunked": w.head("POST", "/api/v1/push", "Transfer-Encoding: chunked") + chunks,
+	} {
+		r := w.ask(request)
+		for header, want := range map[string]string{
+			"X-Queen-Limit-Name": "body", "X-Queen-Limit-Limit": "100", "X-Queen-Limit-Remaining": "0", "X-Queen-Limit-Reset": "0",
+			"X-Queen-Limit-Mode": "enforce", "RateLimit-Policy": `"body";q=100`, "RateLimit": `"body";r=0`,
+		} {
+			if got := r.Header.Get(header); got != want {
+				t.Errorf("%s: %s is %q, want %q", name, header, got, want)
+			}
+		}
+	}
 	if r := w.ask(w.push(aPush)); r.StatusCode != 201 {
 		t.Errorf("got %d %q", r.StatusCode, r.body)
 	}
@@ -65,6 +79,23 @@ func TestThePlansBodyCapNamesItsLimit(t *testing.T) {
 	w.publish()
 	if r := w.ask(w.push(big)); r.StatusCode != 201 {
 		t.Errorf("in shadow: got %d %q", r.StatusCode, r.body)
+	}
+}
+
+func TestABodyCapOfZeroIsABlock(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{facts: func(w *world) { w.cluster.Limits.MaxBodyBytes = one(int64(0)) }})
+	for name, request := range map[string]string{
+		"declared": w.push(aPush),
+		"chunked":  w.head("POST", "/api/v1/push", "Transfer-Encoding: chunked") + "1\r\n{\r\n0\r\n\r\n",
+	} {
+		r := w.ask(request)
+		if r.StatusCode != 403 || r.code() != "quota_exceeded" || r.Header.Get("X-Queen-Limit-Name") != "body" {
+			t.Errorf("%s: got %d %q %v", name, r.StatusCode, r.body, r.Header)
+		}
+	}
+	if r := w.ask(w.head("GET", "/api/v1/pop/queue/q")); r.StatusCode != 201 {
+		t.Errorf("a request without a body: got %d %q", r.StatusCode, r.body)
 	}
 }
 
@@ -335,6 +366,36 @@ func TestBrokersErrorsAreRelayedAsTheyAre(t *testing.T) {
 	r := w.ask(w.push(aPush))
 	if r.StatusCode != 403 || r.body != text || r.Header.Get("Retry-After") != "7" || r.Header.Get("X-Queen-Request-Id") == "" {
 		t.Errorf("got %d %q %v", r.StatusCode, r.body, r.Header)
+	}
+}
+
+func TestABrokersErrorIsLoggedUnderItsOwnCode(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]wire.Code{
+		`{"error":"x","code":"database_unavailable"}`: wire.DatabaseUnavailable,
+		`{"error":"x","code":"made_up"}`:              "broker_503",
+		`{"error":"x"}`:                               "broker_503",
+		"<html>":                                      "broker_503",
+		"":                                            "broker_503",
+	} {
+		if got := codeOfAnswer(503, []byte(body)); got != want {
+			t.Errorf("%q: %q, want %q", body, got, want)
+		}
+	}
+	if got := codeOfAnswer(200, []byte(`{"code":"internal"}`)); got != "" {
+		t.Errorf("a success has the code %q", got)
+	}
+	w := setup(t, options{broker: func(ctx *fasthttp.RequestCtx) {
+		ctx.SetStatusCode(503)
+		ctx.SetBodyString(`{"error":"x","code":"database_unavailable","outcome":"none"}`)
+	}})
+	w.ask(w.push(aPush))
+	families, err := w.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := fmt.Sprint(families); !strings.Contains(text, `value:"database_unavailable"`) || strings.Contains(text, "broker_503") {
+		t.Error("the request is not counted under database_unavailable")
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 
 // Health returns what readiness of the gateway consists of, by name: that it serves and does not drain, that it has a
 // snapshot to decide with, and that each cell with clusters has a live broker and one that accepts the gateway's key. A
-// cell whose brokers are alive but not
-// ready does not make a gateway unready: pushes are buffered there and polls are held.
+// cell whose brokers are alive but not ready does not make a gateway unready: pushes are buffered there and polls are
+// held.
 func (g *Gateway) Health() map[string]obs.Health {
 	return map[string]obs.Health{"gateway": g.healthy, "snapshot": g.hasSnapshot, "brokers": g.hasBrokers}
 }

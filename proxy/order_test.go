@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"context"
+	"net"
+	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
@@ -48,6 +50,7 @@ func TestTheFirstRefusalInTheOrderIsTheAnswer(t *testing.T) {
 		{400, "invalid_request", func() { line = "Content-Length: 43"; body = aPush }},
 		{400, "invalid_request", func() { path = "/api/v1/nothing" }},
 		{404, "route_blocked", func() { path = "/internal/v1/tenants/usage" }},
+		{404, "route_blocked", func() { path = "/livez" }},
 		{404, "route_blocked", func() { path = "/api/v1/push" }},
 		{401, "unauthorized", func() { key = w.key }},
 		{421, "cluster_unknown", func() { host = "zeta.example.com" }},
@@ -61,7 +64,12 @@ func TestTheFirstRefusalInTheOrderIsTheAnswer(t *testing.T) {
 			}
 		}},
 		{429, "rate_limited", func() {
-			w.change(func(c *plans.Cluster, _ *plans.Key) { c.Limits.RequestsPerSecond = nil })
+			w.change(func(c *plans.Cluster, _ *plans.Key) {
+				c.Limits.RequestsPerSecond, c.Limits.MaxBodyBytes = nil, one(int64(0))
+			})
+		}},
+		{403, "quota_exceeded", func() {
+			w.change(func(c *plans.Cluster, _ *plans.Key) { c.Limits.MaxBodyBytes = one(int64(30)) })
 		}},
 		{413, "payload_too_large", func() {
 			w.change(func(c *plans.Cluster, _ *plans.Key) { c.Limits.MaxBodyBytes = nil })
@@ -86,6 +94,9 @@ func TestTheFirstRefusalInTheOrderIsTheAnswer(t *testing.T) {
 		}
 		if id := r.Header.Get("X-Queen-Request-Id"); id == "" || r.code() != "" && !strings.Contains(r.body, id) {
 			t.Errorf("step %d: request id %q in %q", i, id, r.body)
+		}
+		if scheme := r.Header.Get("Www-Authenticate"); (scheme == "Bearer") != (step.status == 401) {
+			t.Errorf("step %d: WWW-Authenticate %q with %d", i, scheme, step.status)
 		}
 		if step.status == 429 && r.Header.Get("Retry-After") == "" {
 			t.Errorf("step %d: no Retry-After", i)
@@ -290,6 +301,23 @@ func TestNamesAreListedPageByPage(t *testing.T) {
 	}
 }
 
+func TestHealthKnowsARefusedKeyBeforeTheFirstRequest(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{address: rawBroker(t, func(c net.Conn, r *http.Request, _ string) bool {
+		answerJSON(c, "200 OK", "{}")
+		return true
+	}), facts: func(w *world) {
+		b := newScripted(t, nil)
+		b.wary.Store(true)
+		w.other.Cell = "c2"
+		w.facts.Cells = append(w.facts.Cells, &plans.Cell{Slug: "c2", BaseURL: "http://" + b.address, Status: "active"})
+	}})
+	until(t, "the verdict", func() bool {
+		_, err := w.gateway.Health()["brokers"](context.Background())
+		return err != nil && strings.Contains(err.Error(), "cell c2") && !strings.Contains(err.Error(), "cell c1")
+	})
+}
+
 func TestHealthTellsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	w := setup(t, options{})
@@ -308,6 +336,17 @@ func TestHealthTellsWhatIsMissing(t *testing.T) {
 	if err := ask("brokers"); err != nil {
 		t.Errorf("a database that is away makes the gateway unready: %v", err)
 	}
+	w.broker.unready.Store(false)
+	until(t, "ready brokers", func() bool { return w.gateway.pools.all()[0].any(needReady) })
+	w.broker.wary.Store(true)
+	if r := w.ask(w.push(aPush)); r.StatusCode != 502 {
+		t.Errorf("a broker that refuses the gateway's key: got %d %q", r.StatusCode, r.body)
+	}
+	if err := ask("brokers"); err == nil || !strings.Contains(err.Error(), "key") {
+		t.Errorf("brokers refuse the gateway's key, but: %v", err)
+	}
+	w.broker.wary.Store(false)
+	until(t, "trust", func() bool { return ask("brokers") == nil })
 	w.broker.dead.Store(true)
 	until(t, "dead brokers", func() bool { return ask("brokers") != nil })
 	w.stop()

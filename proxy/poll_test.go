@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -84,14 +85,47 @@ func TestARequestPipelinedDuringAPollIsServedAfterIt(t *testing.T) {
 			c := dial()
 			c.send(w.head("GET", waiting))
 			await(t, parked)
-			c.send(w.push(aPush) + w.push(aPush))
+			const many = 100 // more than is held back
+			c.send(strings.Repeat(w.push(aPush), many))
 			release <- struct{}{}
-			for _, want := range []int{200, 201, 201} {
+			for i := range 1 + many {
+				want := 201
+				if i == 0 {
+					want = 200
+				}
 				if r := c.read(); r.StatusCode != want {
-					t.Errorf("got %d %q, want %d", r.StatusCode, r.body, want)
+					t.Fatalf("answer %d: got %d %q, want %d", i, r.StatusCode, r.body, want)
 				}
 			}
 		})
+	}
+}
+
+// TestAHangUpBehindFurtherBytesGivesThePollUp fails when the look-out ends with the first byte that comes.
+func TestAHangUpBehindFurtherBytesGivesThePollUp(t *testing.T) {
+	t.Parallel()
+	address, parked, ended := parking(t)
+	w := setup(t, options{address: address})
+	for name, dial := range map[string]func() *wireConn{"plain": w.dial, "tls": w.dialTLS} {
+		for bytes, behind := range map[string]string{
+			"one byte": "G", "a request": w.push(aPush), "more than is held back": strings.Repeat(w.push(aPush), 300),
+		} {
+			t.Run(name+" "+bytes, func(t *testing.T) {
+				c := dial()
+				c.send(w.head("GET", waiting))
+				await(t, parked)
+				c.send(behind)
+				begin := time.Now()
+				if err := c.Close(); err != nil {
+					t.Fatal(err)
+				}
+				await(t, ended)
+				until(t, "the slot", func() bool { return w.slots() == 0 })
+				if d := time.Since(begin); d > time.Second {
+					t.Errorf("given up after %v", d)
+				}
+			})
+		}
 	}
 }
 
@@ -279,6 +313,31 @@ func TestARefusedPollIsAnsweredLater(t *testing.T) {
 	begin = time.Now()
 	if r := w.ask(w.head("GET", "/api/v1/pop/queue/q")); r.StatusCode != 403 || time.Since(begin) >= hold {
 		t.Errorf("a poll that does not wait: got %d after %v", r.StatusCode, time.Since(begin))
+	}
+}
+
+func TestAHeldRefusalTellsWhatIsLeftOfTheWait(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{
+		config: func(c *Config) { c.RefusalHold = 1100 * time.Millisecond },
+		facts: func(w *world) {
+			w.cluster.Limits.RequestsPerSecond, w.cluster.Limits.RequestsBurst = one(0.5), one(1.0)
+		},
+	})
+	w.ask(w.head("GET", "/api/v1/resources/queues"))
+	r := w.ask(w.head("GET", waiting))
+	var e struct {
+		RetryAfterMs int64 `json:"retry_after_ms"`
+		Limit        struct {
+			ResetS float64 `json:"reset_s"`
+		}
+	}
+	if err := json.Unmarshal([]byte(r.body), &e); err != nil {
+		t.Fatal(err)
+	}
+	if r.StatusCode != 429 || r.Header.Get("Retry-After") != "1" || e.RetryAfterMs < 1 || e.RetryAfterMs > 900 || e.Limit.ResetS > 0.9 ||
+		r.Header.Get("X-Queen-Limit-Reset") > "1" {
+		t.Errorf("got %d %q %v", r.StatusCode, r.body, r.Header)
 	}
 }
 

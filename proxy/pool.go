@@ -49,8 +49,8 @@ type broker struct {
 
 	live    atomic.Bool
 	ready   atomic.Bool
-	refuses atomic.Bool // the last answer that says: it does not believe this gateway's key
-	kick  chan struct{} // wakes the prober after a failed connection; capacity 1
+	refuses atomic.Bool   // the last answer that says: it does not believe this gateway's key
+	kick    chan struct{} // wakes the prober after a failed connection; capacity 1
 
 	// mu guards faults and orders the changes of live and ready.
 	mu     sync.Mutex

@@ -39,7 +39,7 @@ func rawBroker(t *testing.T, script func(c net.Conn, r *http.Request, body strin
 					if err != nil {
 						return
 					}
-					if r.URL.Path == "/livez" || r.URL.Path == "/readyz" {
+					if r.URL.Path == "/livez" || r.URL.Path == "/readyz" || r.URL.Path == namesOfNobody {
 						io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 						continue
 					}

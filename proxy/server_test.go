@@ -96,12 +96,15 @@ func TestASlowReaderDoesNotHoldMemory(t *testing.T) {
 		}),
 	})
 	c := w.dial()
-	c.send(w.head("GET", "/api/v1/resources/queues"))
-	// The client reads nothing: the gateway gives up after its write time, and the broker was never read ahead of it.
-	if n := await(t, sent); n >= size {
-		t.Errorf("all of %d bytes went somewhere", n)
+	for _, target := range []string{"/api/v1/resources/queues", "/api/v1/pop/queue/q?batch=1000", waiting} {
+		c.send(w.head("GET", target))
+		// The client reads nothing: the gateway gives up after its write time, and the broker was never read ahead of it.
+		if n := await(t, sent); n >= size {
+			t.Errorf("%s: all of %d bytes went somewhere", target, n)
+		}
+		until(t, "the end of the client's connection", func() bool { return w.gateway.walls.open.Load() == 0 })
+		c = w.dial()
 	}
-	until(t, "the end of the client's connection", func() bool { return w.gateway.walls.open.Load() == 0 })
 }
 
 func TestAPollsRefusalByThePlanHoldsNoSlot(t *testing.T) {

@@ -277,13 +277,14 @@ func TestHeadsHaveBounds(t *testing.T) {
 		"a long header":   {w.head("GET", "/api/v1/pop/queue/q", "X-A: "+strings.Repeat("a", 70_000)), 431},
 		"many headers":    {w.head("GET", "/api/v1/pop/queue/q", strings.Repeat("X-A: a\r\n", 120)+"X-B: b"), 431},
 		"a long target":   {w.head("GET", "/api/v1/pop/queue/q?consumerGroup="+strings.Repeat("a", 6500)), 414},
+		"the longest":     {w.head("GET", "/api/v1/pop/queue/q?consumerGroup="+strings.Repeat("a", 7800)), 414},
 		"a longer target": {w.head("GET", "/api/v1/pop/queue/q?consumerGroup="+strings.Repeat("a", 65000)), 431},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c2 := w.dial()
 			c2.send(c.request)
-			if r := c2.read(); r.StatusCode != c.status {
+			if r := c2.read(); r.StatusCode != c.status || r.code() != map[int]string{414: "request_target_too_long", 431: "request_headers_too_large"}[c.status] {
 				t.Errorf("got %d %q, want %d", r.StatusCode, r.body, c.status)
 			}
 		})

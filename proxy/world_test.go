@@ -42,9 +42,12 @@ const (
 // book is a Book whose snapshot a test replaces.
 type book struct {
 	current atomic.Pointer[plans.Snapshot]
+	hooks   []func(old, new *plans.Snapshot)
 }
 
 func (b *book) Snapshot() *plans.Snapshot { return b.current.Load() }
+
+func (b *book) OnChange(f func(old, new *plans.Snapshot)) { b.hooks = append(b.hooks, f) }
 
 // world is a gateway in front of a scripted broker.
 type world struct {
@@ -138,7 +141,13 @@ func setup(t testing.TB, o options) *world {
 }
 
 // publish makes the facts, as they are now, the snapshot.
-func (w *world) publish() { w.book.current.Store(plans.Compose(w.facts)) }
+func (w *world) publish() {
+	next := plans.Compose(w.facts)
+	old := w.book.current.Swap(next)
+	for _, f := range w.book.hooks {
+		f(old, next)
+	}
+}
 
 type testLog struct{ t testing.TB }
 
@@ -183,12 +192,16 @@ func (s seen) header(name string) string {
 	return r.Header.Get(name)
 }
 
+// namesOfNobody is the path of a gateway's signed question.
+var namesOfNobody = "/internal/v1/tenants/" + uuid.Nil.String() + "/names"
+
 // scripted is a broker that answers probes, records everything else and answers it with a handler.
 type scripted struct {
 	address string
 	seen    chan seen
 	unready atomic.Bool
 	dead    atomic.Bool
+	wary    atomic.Bool  // believes no gateway's key
 	conns   atomic.Int64 // open, also idle ones
 	handler atomic.Pointer[fasthttp.RequestHandler]
 }
@@ -227,6 +240,14 @@ func newScripted(t testing.TB, handler fasthttp.RequestHandler) *scripted {
 				if b.dead.Load() || b.unready.Load() {
 					ctx.SetStatusCode(503)
 				}
+				return
+			}
+			if b.wary.Load() {
+				ctx.SetStatusCode(401)
+				return
+			}
+			if string(ctx.Path()) == namesOfNobody {
+				ctx.SetBodyString(`{"names":[]}`)
 				return
 			}
 			b.seen <- seen{string(ctx.Method()), string(ctx.RequestURI()), string(ctx.Request.Header.RawHeaders()), string(ctx.PostBody())}

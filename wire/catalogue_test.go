@@ -73,6 +73,21 @@ func TestErrorBody(t *testing.T) {
 	}
 }
 
+func TestHeaderAndBodyTellTheSameWait(t *testing.T) {
+	t.Parallel()
+	for wait, ms := range map[time.Duration]int{
+		0: 1000, 1: 1, 1500 * time.Microsecond: 2, time.Second: 1000, 1001 * time.Millisecond: 1001,
+	} {
+		e := &Error{Code: DatabaseUnavailable, RetryAfter: wait}
+		if body := string(e.AppendJSON(nil, "r")); !strings.Contains(body, fmt.Sprintf(`"retry_after_ms":%d,`, ms)) {
+			t.Errorf("%v: got %s, want %d ms", wait, body, ms)
+		}
+		if got, want := e.RetryAfterSeconds(), (ms+999)/1000; got != want {
+			t.Errorf("%v: header %d, want %d", wait, got, want)
+		}
+	}
+}
+
 func TestRetryAfterIsRoundedUpAndAtLeastOne(t *testing.T) {
 	t.Parallel()
 	for wait, want := range map[time.Duration]int{0: 1, time.Millisecond: 1, time.Second: 1, 1001 * time.Millisecond: 2, 90 * time.Second: 90} {

@@ -185,6 +185,69 @@ func TestHangUpIsNoticedWhileTheHandlerWaits(t *testing.T) {
 	})
 }
 
+// TestHangUpIsNoticedBehindFurtherBytes fails when the look-out ends with what it can hold.
+func TestHangUpIsNoticedBehindFurtherBytes(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 100, maxHeld, 20 * maxHeld} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			eachTransport(t, func(t *testing.T, w *world) {
+				c := w.dial()
+				send(t, c, request("/park"))
+				await(t, w.parked)
+				send(t, c, strings.Repeat("x", size))
+				begin := time.Now()
+				if err := c.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if how := await(t, w.left); how != "gone" {
+					t.Errorf("wait ended as %q, want gone", how)
+				}
+				if d := time.Since(begin); d > time.Second {
+					t.Errorf("noticed after %v, want under a second", d)
+				}
+			})
+		})
+	}
+}
+
+func TestAQuietOrTalkingPeerHasNotHungUp(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	client, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	served, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer served.Close()
+	if HungUp(served) {
+		t.Error("a quiet peer")
+	}
+	send(t, client, "bytes")
+	if HungUp(&HoldbackConn{Conn: served}) {
+		t.Error("a talking peer")
+	}
+	if err := client.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{})
+	if !AwaitHangUp(served, stopped) {
+		t.Error("the end of a stream is not seen")
+	}
+	close(stopped)
+	if AwaitHangUp(client, stopped) {
+		t.Error("a stopped look-out has seen something")
+	}
+}
+
 func TestKeepAliveSurvivesAWatch(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, w *world) {
