@@ -43,8 +43,12 @@ func (b *Broker) ack(x *exchange) error {
 			r := &results[at]
 			r.Success, r.Error, r.DLQ, r.Noop = v.Success, v.Error, v.DLQ, v.Noop
 			r.LeaseReleased = c.out.LeaseReleased
+			if k == 0 {
+				r.Conflated = c.out.Conflated
+			}
 		}
 		b.settled(&c.in, &c.out)
+		b.history.acked(&c.in, &c.out)
 	}
 	if refusal != nil && !decided {
 		return refusal

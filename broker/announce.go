@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"github.com/google/uuid"
+
 	"github.com/queengate/queengate/broker/fuse"
 	"github.com/queengate/queengate/broker/park"
 	"github.com/queengate/queengate/broker/store"
@@ -15,6 +17,18 @@ func (b *Broker) landed(all []fuse.Landed) {
 		b.park.Mark(l.Tenant, l.Queue, l.Partition, l.LastOffset, int64(l.Count))
 	}
 	b.feed.fold()
+}
+
+// moved makes this broker look again at a group of a queue, or with "" at all of them, whose cursors an operator has
+// moved or removed. The brokers elsewhere hear of it by the change feed, and so does this one once more.
+func (b *Broker) moved(tenant uuid.UUID, queue, group string) {
+	b.leases.forget(park.Key{Tenant: tenant, Queue: queue, Group: group})
+	if group == "" {
+		b.names.forget(tenant, queue)
+		b.park.Forget(tenant, queue)
+		return
+	}
+	b.park.ResetGroup(park.Key{Tenant: tenant, Queue: queue, Group: group})
 }
 
 // settled tells the ring of an acknowledged partition that its lease has ended.

@@ -9,7 +9,7 @@
 // of the request within a partition. Pops and acks of concurrent requests share statements and commits (combiner); a
 // parked poll costs no SQL and no timer, and a poll whose client hangs up receives nothing. Whatever lands messages is
 // announced in one place (announce.go). Errors say whether a repeat can double (wire.Outcome). An idle broker asks the
-// database about once a second, and not at all while nobody has asked it anything.
+// database about once a second; while nobody has asked it anything, only for redrives, every ten seconds.
 package broker
 
 import (
@@ -27,6 +27,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/broker/fuse"
+	"github.com/queengate/queengate/broker/janitor"
 	"github.com/queengate/queengate/broker/park"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/httpkit"
@@ -36,25 +37,97 @@ import (
 // Store is the database side of a broker; *store.Store is the real one.
 type Store interface {
 	fuse.Pusher
+	janitor.Store
+	RetentionHistory(ctx context.Context, tenant uuid.UUID, queue string, span store.Span, byQueue bool) ([]store.RetentionPoint, error)
 	Provision(ctx context.Context, tenant uuid.UUID, pairs []store.Pair, caps store.Caps) ([]store.Partition, error)
 	Lookup(ctx context.Context, tenant uuid.UUID, pairs []store.Pair) ([]store.Partition, error)
 	LookupQueue(ctx context.Context, tenant uuid.UUID, queue string) (*store.Queue, error)
 	Configure(ctx context.Context, tenant uuid.UUID, req *wire.ConfigureRequest, absent wire.ConfigureMode, caps store.Caps) (*store.Queue, error)
 	DeleteQueue(ctx context.Context, tenant uuid.UUID, queue string) (existed bool, partitions []int64, err error)
-	Changes(ctx context.Context, window time.Duration) (changes []store.Change, configVersion int64, err error)
+	Changes(ctx context.Context, window time.Duration) (changes []store.Change, now store.Shared, err error)
 	Usage(ctx context.Context, tenants []uuid.UUID) ([]store.Usage, error)
 	Names(ctx context.Context, tenant uuid.UUID, after store.Pair, limit int) ([]store.Pair, error)
-	Register(ctx context.Context, tenant uuid.UUID, group, queue string, seed store.Seed) error
+	Register(ctx context.Context, tenant uuid.UUID, group, queue string, seed store.Seed) (conflates bool, err error)
+	RegisterScope(ctx context.Context, scope store.Scope, group string, seed store.Seed) (conflates bool, err error)
+	ScopeQueues(ctx context.Context, scopes []store.Scope) ([][]store.Member, error)
+	FetchRanges(ctx context.Context, tenant uuid.UUID, entries []wire.FetchEntry, records, total int64) ([]store.Range, error)
+	Blobs(ctx context.Context, keys []store.SegmentKey) ([]store.StoredSegment, error)
+	SafeTime(ctx context.Context) (at time.Time, degraded bool, err error)
+	Changed(ctx context.Context, tenant uuid.UUID, queue string, since time.Time, after string, limit int) (page []wire.ChangedPartition, exists bool, err error)
+	Liveness(ctx context.Context, tenant uuid.UUID, queue string, limit int) (store.Liveness, error)
+	PendingIn(ctx context.Context, queues []int64, group string) ([]store.Pending, error)
 	ClaimBundle(ctx context.Context, claims []store.Claim) ([][]store.Claimed, error)
 	AckBundle(ctx context.Context, groups []store.AckGroup) ([]store.AckVerdict, error)
+	Transact(ctx context.Context, t *store.Transaction) (store.TransactionVerdict, error)
 	Extend(ctx context.Context, tenant uuid.UUID, lease string, seconds int) (renewed int, expires time.Time, err error)
 	ExtendKnown(ctx context.Context, tenant uuid.UUID, lease string, seconds int, partitions []int64) (renewed int, expires time.Time, err error)
 	Pending(ctx context.Context, queueID int64, group string, delay time.Duration) ([]store.Pending, error)
-	Queues(ctx context.Context, tenant uuid.UUID) ([]store.Summary, error)
+	Queues(ctx context.Context, tenant uuid.UUID, f store.ResourceFilter) ([]store.Summary, error)
 	QueuePartitions(ctx context.Context, queueID int64) ([]store.PartitionDetail, error)
+	Overview(ctx context.Context, tenant uuid.UUID) (store.Overview, error)
+	Namespaces(ctx context.Context, tenant uuid.UUID) ([]store.ScopeSummary, error)
+	Tasks(ctx context.Context, tenant uuid.UUID) ([]store.ScopeSummary, error)
+	Partitions(ctx context.Context, tenant uuid.UUID, f store.ResourceFilter) (page []store.PartitionSummary, matching int64, err error)
+	QueueDepth(ctx context.Context, q *store.Queue, group string) (store.Depth, error)
+	ClearQueue(ctx context.Context, tenant uuid.UUID, queue, partition string) (store.Cleared, error)
+	Groups(ctx context.Context, tenant uuid.UUID) ([]store.Group, error)
+	LaggingLanes(ctx context.Context, tenant uuid.UUID, least time.Duration) ([]store.Lane, error)
+	GroupLanes(ctx context.Context, tenant uuid.UUID, group string) ([]store.Lane, error)
+	Seek(ctx context.Context, tenant uuid.UUID, group, queue, partition string, to wire.Seek) (moved int64, err error)
+	DeleteGroup(ctx context.Context, tenant uuid.UUID, group, queue string, registrations bool) (store.DeletedGroup, error)
+	SetSubscription(ctx context.Context, tenant uuid.UUID, group string, from time.Time) (registrations int64, err error)
 	FoldUsage(ctx context.Context) (moved int64, err error)
 	SweepDropped(ctx context.Context) (removed int64, err error)
+	Switches(ctx context.Context) (store.Switches, error)
+	SetSwitch(ctx context.Context, key string, on bool) error
+	AddTrace(ctx context.Context, tenant uuid.UUID, t *store.Trace) error
+	TracesOfMessage(ctx context.Context, tenant, partition uuid.UUID, message store.Hash) ([]store.Trace, error)
+	TracesByName(ctx context.Context, tenant uuid.UUID, name string, page wire.Page) (all []store.Trace, total int64, err error)
+	TraceNames(ctx context.Context, tenant uuid.UUID, page wire.Page) (all []store.TraceName, total int64, err error)
+	DeadLetterCounts(ctx context.Context, tenant uuid.UUID) (map[string]int64, error)
+	DeadLetters(ctx context.Context, tenant uuid.UUID) (store.DeadLetterSummary, error)
+	Leases(ctx context.Context, tenant uuid.UUID) (all store.Leases, consumed map[string]int64, err error)
+	QueueActivity(ctx context.Context, queueID int64) (map[int64]store.PartitionActivity, error)
+	PartitionGrowth(ctx context.Context, tenant uuid.UUID, queue string, span store.Span) ([]store.Growth, error)
+	QueueHistory(ctx context.Context, tenant uuid.UUID, queue string, span store.Span) ([]store.Point, error)
+	TenantHistory(ctx context.Context, tenant uuid.UUID, span store.Span) ([]store.Point, error)
+	CellHistory(ctx context.Context, span store.Span) ([]store.Point, error)
+	ProcessHistory(ctx context.Context, span store.Span) ([]store.ProcessPoint, error)
+	Workload(ctx context.Context, tenant uuid.UUID, span store.Span, limit int) ([]store.QueueLoad, error)
+	Parked(ctx context.Context, tenant uuid.UUID, queue string, span store.Span) ([]store.ParkedChange, error)
+	Brokers(ctx context.Context, since time.Time) ([]store.Broker, error)
+	CellTotals(ctx context.Context) (store.Totals, error)
+	CellCounts(ctx context.Context) (store.CellCounts, error)
+	Postgres(ctx context.Context) (store.Postgres, error)
+	Pool() store.PoolStats
+	WriteMinute(ctx context.Context, b store.Broker, m *store.Minute) error
+	PurgeHistory(ctx context.Context, keep time.Duration) (removed int64, err error)
 	PendingOf(ctx context.Context, partitions []int64, groups []string, delay []time.Duration) ([]store.Pending, error)
+	BrowseLanes(ctx context.Context, tenant uuid.UUID, f store.BrowseFilter, most int) ([]*store.BrowseLane, error)
+	Lane(ctx context.Context, tenant, uid uuid.UUID) (*store.BrowseLane, error)
+	SegmentHeads(ctx context.Context, ranges []store.OffsetRange) ([][]store.SegmentHead, error)
+	Segments(ctx context.Context, at []store.SegmentAddress) ([]store.StoredSegment, error)
+	DeadOffsets(ctx context.Context, tenant uuid.UUID, ranges []store.OffsetRange) ([][]store.DeadOffset, error)
+	Message(ctx context.Context, l *store.BrowseLane, transactionID string) (*store.StoredMessage, error)
+	Letters(ctx context.Context, tenant uuid.UUID, f store.LetterFilter, after store.LetterKey, limit, skip, maxBytes int) ([]store.Letter, error)
+	LettersByID(ctx context.Context, tenant uuid.UUID, ids []uuid.UUID) ([]store.Letter, error)
+	Letter(ctx context.Context, tenant, id uuid.UUID) (*store.Letter, error)
+	LetterAt(ctx context.Context, tenant, partition uuid.UUID, transactionID, group string) (*store.Letter, error)
+	LetterSignatures(ctx context.Context, tenant uuid.UUID, queue string, newest int) ([]store.LetterSignature, error)
+	CountLetters(ctx context.Context, tenant uuid.UUID, f store.LetterFilter) (int64, error)
+	DeleteLettersAt(ctx context.Context, tenant, partition uuid.UUID, transactionID, group string) (deleted int64, err error)
+	PurgeLetters(ctx context.Context, tenant uuid.UUID, f store.LetterFilter, limit int) (deleted int64, err error)
+	DeadLetterHead(ctx context.Context, tenant uuid.UUID, m *store.StoredMessage, group, reason string) (store.HeadVerdict, error)
+	MoveLetters(ctx context.Context, m *store.Move) (store.MoveVerdict, error)
+	StartRedrive(ctx context.Context, r *store.Redrive) (*store.Redrive, error)
+	Redrive(ctx context.Context, tenant, id uuid.UUID) (*store.Redrive, error)
+	CancelRedrive(ctx context.Context, tenant, id uuid.UUID) (*store.Redrive, error)
+	ClaimRedrive(ctx context.Context, holder string) (*store.Redrive, error)
+	RedrivePage(ctx context.Context, r *store.Redrive, limit int) ([]store.RedriveItem, error)
+	SettleRedrive(ctx context.Context, r *store.Redrive, upTo store.LetterKey, failed int) (held bool, err error)
+	RenewRedrive(ctx context.Context, r *store.Redrive) (held bool, err error)
+	ReleaseRedrive(ctx context.Context, r *store.Redrive) error
+	FinishRedrive(ctx context.Context, r *store.Redrive, state store.RedriveState, reason string) error
 }
 
 // Deps is what a broker stands on.
@@ -74,6 +147,7 @@ type Broker struct {
 
 	names    *names
 	park     *park.Registry
+	scopes   *scopes
 	fuser    *fuse.Fuser
 	claims   *combiner[store.Claim, []store.Claimed, claimKey]
 	acks     *combiner[store.AckGroup, store.AckVerdict, ackKey]
@@ -84,7 +158,13 @@ type Broker struct {
 	pinger   *pinger
 	clock    clock
 	feed     feed
+	redrives *redrives
+	switches switches
+	history  *history
+	janitor  *janitor.Janitor
 	server   *fasthttp.Server
+
+	transactions chan struct{} // a place per transaction in the database
 
 	draining atomic.Bool
 	running  atomic.Bool
@@ -110,12 +190,17 @@ const (
 func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b := &Broker{log: log, db: deps.Store, deps: deps, cfg: cfg.withDefaults()}
 	b.names = newNames()
+	b.transactions = make(chan struct{}, maxTransactions)
 	b.park = park.New(b.cfg.MaxParked)
+	b.scopes = newScopes()
 	b.fuser = fuse.New(log, deps.Store, b.cfg.Fuse, b.landed)
 	b.segments = newSegmentCache(b.cfg.SegmentCacheBytes)
 	b.leases = newLeaseRegistry(b.cfg.LeaseCacheBytes)
 	b.verifier = &verifier{tenancy: b.cfg.Tenancy, cell: b.cfg.Cell, keys: b.cfg.Keys}
+	b.history = newHistory(b.cfg.Hostname)
+	b.janitor = b.newJanitor()
 	b.metrics = newMetrics(deps.Registry, b)
+	b.redrives = newRedrives()
 	b.pinger = &pinger{ping: deps.Ping}
 	b.claims = &combiner[store.Claim, []store.Claimed, claimKey]{
 		run: func(cs []store.Claim) ([][]store.Claimed, error) {
@@ -178,7 +263,7 @@ func (b *Broker) Run(ctx context.Context) error {
 	// The loops outlive the requests: those in flight still push, claim and wait.
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	fail := make(chan error, 4)
+	fail := make(chan error, 8)
 	start := func(name string, f func(context.Context) error) {
 		wg.Go(func() {
 			if err := f(loops); err != nil {
@@ -189,6 +274,9 @@ func (b *Broker) Run(ctx context.Context) error {
 	start("fuser", b.fuser.Run)
 	start("feed", b.runFeed)
 	start("sweep", b.runSweep)
+	start("redrives", b.runRedrives)
+	start("janitor", b.janitor.Run)
+	start("history", func(ctx context.Context) error { return b.runHistory(ctx, ln.Addr()) })
 	served := make(chan error, 1)
 	go func() { served <- b.server.Serve(httpkit.HoldbackListener{Listener: ln}) }()
 	b.log.Info("broker is serving", "addr", ln.Addr().String(), "tenancy", b.cfg.Tenancy)
@@ -251,6 +339,9 @@ type clock struct{ ahead atomic.Int64 } // nanoseconds the database is ahead
 
 // learn takes a reading: the database's time was at when ours is now.
 func (c *clock) learn(at, now time.Time) { c.ahead.Store(int64(at.Sub(now))) }
+
+// database returns what the database's clock shows at the local time t.
+func (c *clock) database(t time.Time) time.Time { return t.Add(time.Duration(c.ahead.Load())) }
 
 // local returns the local time at which the database's clock shows t; the zero time stays zero.
 func (c *clock) local(t time.Time) time.Time {

@@ -65,6 +65,13 @@ func (c *combiner[In, Out, K]) do(ins ...In) []call[In, Out] {
 	return calls
 }
 
+// waiting returns the number of calls that wait for the next bundle.
+func (c *combiner[In, Out, K]) waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending)
+}
+
 // cutLocked takes the next bundle off the pending calls and counts its flight.
 func (c *combiner[In, Out, K]) cutLocked() []*call[In, Out] {
 	c.flights++

@@ -4,11 +4,13 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/queengate/queengate/broker/fuse"
+	"github.com/queengate/queengate/broker/janitor"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -36,11 +38,14 @@ type Config struct {
 	DrainDelay       time.Duration // readiness is red for so long before the drain begins, for load balancers; 0
 	DrainTimeout     time.Duration // 20 s for requests in flight
 	ConfigureMode    wire.ConfigureMode
-	SubscriptionMode string // of a group's first pop that names none: "new" (default) or "all"
+	Hostname         string        // names the process in the history of metrics; the machine's name
+	HistoryKeep      time.Duration // how long minutes of metrics are kept; 90 days
+	SubscriptionMode string        // of a group's first pop that names none: "new" (default) or "all"
 
 	Fuse              fuse.Config
-	SegmentCacheBytes int64 // 64 MiB of opened segments
-	LeaseCacheBytes   int64 // 64 MiB of what was delivered under which lease
+	Janitor           janitor.Config // its HistoryKeep is the one above
+	SegmentCacheBytes int64          // 64 MiB of opened segments
+	LeaseCacheBytes   int64          // 64 MiB of what was delivered under which lease
 }
 
 func (c Config) withDefaults() Config {
@@ -54,6 +59,14 @@ func (c Config) withDefaults() Config {
 	set(&c.DrainTimeout, 20*time.Second)
 	set(&c.ConfigureMode, wire.ConfigureReplace)
 	set(&c.SubscriptionMode, "new")
+	set(&c.HistoryKeep, 90*24*time.Hour)
+	if c.Hostname == "" {
+		// Without a name of its own the machine is called as it always is.
+		c.Hostname = "localhost"
+		if name, err := os.Hostname(); err == nil {
+			c.Hostname = name
+		}
+	}
 	set(&c.SegmentCacheBytes, 64<<20)
 	set(&c.LeaseCacheBytes, 64<<20)
 	return c
@@ -85,6 +98,7 @@ func (c Config) Validate() error {
 	check(c.MaxPopMessages >= 1, "broker.max_pop_messages = %d: want at least 1", c.MaxPopMessages)
 	check(c.SubscriptionMode == "new" || c.SubscriptionMode == "all", "broker.subscription_mode = %q: want new or all", c.SubscriptionMode)
 	check(c.ConfigureMode == wire.ConfigureReplace || c.ConfigureMode == wire.ConfigureMerge, "broker.configure_mode = %q: want replace or merge", c.ConfigureMode)
+	check(c.HistoryKeep >= 24*time.Hour, "broker.history_keep = %v: want at least a day", c.HistoryKeep)
 	check(c.DrainDelay >= 0, "broker.drain_delay = %v: want 0 or more", c.DrainDelay)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Janitor.Validate())...)
 }

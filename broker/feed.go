@@ -39,8 +39,9 @@ type feed struct {
 	dirty atomic.Bool // bytes landed or were freed here since the last fold
 	swept atomic.Bool // no log rows of deleted queues are left, as far as is known here
 
-	mu    sync.Mutex // guards heard
+	mu    sync.Mutex // guards all below
 	heard map[int64]hearing
+	moves map[int64]time.Time // moves of cursors that were followed, by id: when they were last seen
 }
 
 // hearing is the last offset of a partition that was announced to the rings.
@@ -87,6 +88,28 @@ func (f *feed) forget(before time.Time) {
 			delete(f.heard, id)
 		}
 	}
+	for id, at := range f.moves {
+		if at.Before(before) {
+			delete(f.moves, id)
+		}
+	}
+}
+
+// newMoves returns the moves that this broker has not followed yet, and notes them.
+func (f *feed) newMoves(moves []store.CursorMove, now time.Time) []store.CursorMove {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.moves == nil && len(moves) > 0 {
+		f.moves = map[int64]time.Time{}
+	}
+	fresh := moves[:0]
+	for _, m := range moves {
+		if _, ok := f.moves[m.ID]; !ok {
+			fresh = append(fresh, m)
+		}
+		f.moves[m.ID] = now
+	}
+	return fresh
 }
 
 // fold asks for the ledger of retained bytes to be folded.
@@ -141,6 +164,9 @@ func (b *Broker) runFeed(ctx context.Context) error {
 			b.resume(now.Sub(heard))
 		}
 		heard = now
+		if err := b.followScopes(ctx); err != nil && ctx.Err() == nil {
+			b.log.Debug("queues of scopes could not be looked up", "err", err)
+		}
 		if err := b.probe(ctx); err != nil && ctx.Err() == nil {
 			b.log.Debug("leases could not be probed", "err", err)
 		}
@@ -167,11 +193,15 @@ func (b *Broker) sweepDropped(ctx context.Context) {
 func (b *Broker) readFeed(ctx context.Context, window time.Duration, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, databaseWait)
 	defer cancel()
-	changes, version, err := b.db.Changes(ctx, min(window, feedGap))
+	changes, shared, err := b.db.Changes(ctx, min(window, feedGap))
 	if err != nil {
 		return err
 	}
-	b.names.version.Store(version)
+	b.names.version.Store(shared.ConfigVersion)
+	b.obey(shared.Switches, now)
+	for _, m := range b.feed.newMoves(shared.Moves, now) {
+		b.moved(m.Tenant, m.Queue, m.Group)
+	}
 	for _, c := range b.feed.news(changes, now) {
 		b.park.Mark(c.Tenant, c.Queue, c.PartitionID, c.LastOffset, 0)
 	}
@@ -184,6 +214,7 @@ func (b *Broker) resume(silent time.Duration) {
 	b.log.Info("the database is back", "away_ms", silent.Milliseconds())
 	b.fuser.ForgetAll()
 	b.names.clear()
+	b.scopes.version.Store(-1)
 	b.feed.forget(time.Now())
 	b.park.Reset()
 	b.feed.away.Store(false)
@@ -256,6 +287,7 @@ func (b *Broker) runSweep(ctx context.Context) error {
 			return nil
 		case now := <-tick.C:
 			b.park.Sweep(now.Add(-ringIdle))
+			b.sweepScopes(now.Add(-ringIdle))
 			b.leases.sweep(now)
 		}
 	}

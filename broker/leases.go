@@ -100,6 +100,19 @@ func (r *leaseRegistry) released(id string, partition int64) {
 	}
 }
 
+// forget drops what is remembered of a group's leases on a queue, of every group's when it is "".
+func (r *leaseRegistry) forget(k park.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for e := r.order.Back(); e != nil; {
+		prev := e.Prev()
+		if l := e.Value.(*lease); l.key.Tenant == k.Tenant && l.key.Queue == k.Queue && (k.Group == "" || l.key.Group == k.Group) {
+			r.dropLocked(e)
+		}
+		e = prev
+	}
+}
+
 // held returns what was delivered under a lease of the tenant, nil when it is not remembered.
 func (r *leaseRegistry) held(id string, tenant uuid.UUID) (park.Key, []delivered) {
 	r.mu.Lock()

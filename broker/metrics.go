@@ -20,11 +20,15 @@ type metrics struct {
 	panics   prometheus.Counter
 	hangups  prometheus.Counter
 	inFlight atomic.Int64 // requests
+	work     workTotals
 
 	requests map[string]*[6]prometheus.Counter // by route, then by the first digit of the status
 	seconds  map[string]prometheus.Observer    // by route
 	calls    map[string]tally                  // push, pop, ack
 	flights  map[string]flights                // pop, ack
+	pops     map[bool]prometheus.Counter       // by whether the pop names its partition
+	fills    prometheus.Counter
+	fillTime prometheus.Counter // microseconds
 }
 
 type tally struct{ requests, messages prometheus.Counter }
@@ -32,6 +36,7 @@ type tally struct{ requests, messages prometheus.Counter }
 type flights struct {
 	fired, items prometheus.Counter
 	seconds      prometheus.Observer
+	rtt          prometheus.Observer
 }
 
 func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
@@ -80,21 +85,32 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 			messages: counter("queen_process_"+op+"_messages_total", "Messages of answered "+op+" requests since start."),
 		}
 	}
-	fired := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "queen_batches_fired_total", Help: "Statements shared by concurrent requests."}, []string{"op"})
-	items := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "queen_batch_items_fired_total", Help: "Calls that travelled in them."}, []string{"op"})
+	fired := prometheus.NewCounterVec(prometheus.CounterOpts{Name: batchesFired, Help: batchesHelp}, []string{"op"})
+	items := prometheus.NewCounterVec(prometheus.CounterOpts{Name: batchItems, Help: itemsHelp}, []string{"op"})
 	flight := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "queengate_broker_bundle_seconds", Help: "Duration of a statement shared by concurrent requests.",
 		Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .5, 5},
 	}, []string{"op"})
-	reg.MustRegister(fired, items, flight)
+	rtt := prometheus.NewSummaryVec(prometheus.SummaryOpts{
+		Name: "queen_batch_rtt_milliseconds", Help: "Duration of a statement shared by concurrent requests, in the last ten minutes.",
+		Objectives: map[float64]float64{.5: .05, .95: .01, .99: .001},
+	}, []string{"op"})
+	reg.MustRegister(fired, items, flight, rtt)
 	for _, op := range []string{"pop", "ack"} {
-		m.flights[op] = flights{fired.WithLabelValues(op), items.WithLabelValues(op), flight.WithLabelValues(op)}
+		m.flights[op] = flights{fired.WithLabelValues(op), items.WithLabelValues(op), flight.WithLabelValues(op), rtt.WithLabelValues(op)}
 	}
 
 	gauge := func(name, help string, f func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
 	since := time.Now()
+	m.pops = map[bool]prometheus.Counter{
+		false: counter("queen_pop_wildcard_total", "Pops that take any partition."),
+		true:  counter("queen_pop_targeted_total", "Pops of one partition by its name."),
+	}
+	m.fills = counter("queen_pop_fill_wait_total", "Pops that held what they had until more came (minPopWaitTime).")
+	m.fillTime = counter("queen_pop_fill_wait_microseconds_total", "Time they held it.")
+	reg.MustRegister(newGauges(b))
 	gauge("queen_uptime_seconds", "Seconds since the broker was made.", func() float64 { return time.Since(since).Seconds() })
 	gauge("queengate_broker_requests_in_flight", "Requests that are being served, waiting ones included.", func() float64 { return float64(m.inFlight.Load()) })
 	gauge("queengate_broker_parked_polls", "Pops that wait.", func() float64 { return float64(b.park.Waiting()) })
@@ -119,6 +135,7 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 	stats("queengate_broker_fuse_refused_total", "Pushes refused because too many bytes were waiting.", func() uint64 { return b.fuser.Stats().Refused })
 	gauge("queengate_broker_fuse_pending_bytes", "Payload bytes that wait for a commit.", func() float64 { return float64(b.fuser.Stats().PendingBytes) })
 	gauge("queengate_broker_dedup_cache_bytes", "Bytes of the deduplication cache.", func() float64 { return float64(b.fuser.Stats().CacheBytes) })
+	registerJanitor(reg, b)
 	return m
 }
 
@@ -134,11 +151,18 @@ func (m *metrics) count(op string, messages int) {
 	t := m.calls[op]
 	t.requests.Inc()
 	t.messages.Add(float64(messages))
+	m.work.messages.Add(int64(messages))
 }
 
 func (m *metrics) pushed(messages int) { m.count("push", messages) }
 func (m *metrics) popped(messages int) { m.count("pop", messages) }
 func (m *metrics) acked(messages int)  { m.count("ack", messages) }
+
+// held counts a pop that held what it had until more came.
+func (m *metrics) held(d time.Duration) {
+	m.fills.Inc()
+	m.fillTime.Add(float64(d.Microseconds()))
+}
 
 // bundle returns the observer of a combiner.
 func (m *metrics) bundle(op string) func(items int, d time.Duration) {
@@ -147,6 +171,7 @@ func (m *metrics) bundle(op string) func(items int, d time.Duration) {
 		f.fired.Inc()
 		f.items.Add(float64(items))
 		f.seconds.Observe(d.Seconds())
+		f.rtt.Observe(float64(d.Microseconds()) / 1000)
 	}
 }
 

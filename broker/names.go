@@ -95,6 +95,14 @@ func (n *names) knownLocked(k queueKey) *knownQueue {
 	return known
 }
 
+// exists reports whether the queue is known to exist.
+func (n *names) exists(tenant uuid.UUID, queue string) bool {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	known := n.queues[queueKey{tenant, queue}]
+	return known != nil && (known.queue != nil || len(known.partitions) > 0)
+}
+
 // partition returns a partition from memory.
 func (n *names) partition(tenant uuid.UUID, queue, name string) (store.Partition, bool) {
 	n.mu.RLock()

@@ -1,13 +1,11 @@
 package broker
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/queengate/queengate/broker/park"
-	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/wire"
@@ -18,6 +16,8 @@ const (
 	pollMargin = 250 * time.Millisecond
 	// maxCandidates bounds the partitions one claim looks at.
 	maxCandidates = 64
+	// maxPopBytes bounds the payload of one answer. The first message is delivered whatever its size.
+	maxPopBytes = 16 << 20
 	// maxIdleClaims bounds the claims of one pop that does not wait: each of them found its partitions taken or empty.
 	maxIdleClaims = 4
 	// awayPause spaces the attempts of a poll while the database is away.
@@ -26,7 +26,8 @@ const (
 	defaultLease = 60 * time.Second
 )
 
-// pop claims messages of a queue, or of one partition: 200 with messages, or 204.
+// pop claims messages of a queue, of one partition, or of the queues of a namespace or task: 200 with messages, or 204.
+// A pop that asked for conflation gets 200 always: its client stops when the word is not echoed.
 //
 // Its ticket is taken before anything else, so that no push between a claim and a wait is missed. A waiting poll is
 // held while the database is away and ends in 204; a poll whose client hangs up receives nothing.
@@ -35,45 +36,57 @@ func (b *Broker) pop(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	if err := refusable(x.route.Op, &q); err != nil {
+		x.preface = []byte(`"success":false,"messages":[],`)
+		return err
+	}
 	p := popping{
 		b: b, x: x, q: q,
 		key:      park.Key{Tenant: x.who.tenant, Queue: x.params[0], Group: q.Group},
-		budget:   min(max(q.Batch, 1), b.cfg.MaxPopMessages),
 		deadline: x.begin.Add(q.Timeout - pollMargin),
 	}
-	p.width = min(p.budget, maxCandidates)
-	if q.Partitions > 0 {
-		p.width = min(p.width, q.Partitions)
-	}
 	var pin park.Pin
-	if x.route.Op == wire.OpPopPartition {
-		p.pinned, p.width = true, 1
-		pin.Name = x.params[1]
+	switch x.route.Op {
+	case wire.OpPopPartition:
+		p.pinned, pin.Name = true, x.params[1]
+	case wire.OpPopDiscover:
+		p.scope = b.scopes.enter(store.Scope{Tenant: p.key.Tenant, Namespace: q.Namespace, Task: q.Task})
+		p.key.Queue = p.scope.name
 	}
 	p.ticket = b.park.Join(p.key, pin)
 	defer p.close()
+	b.metrics.pops[p.pinned].Inc()
+	p.size()
 	return p.run()
 }
 
 // popping is one pop on its way.
 type popping struct {
-	b         *Broker
-	x         *exchange
-	q         wire.PopQuery
-	key       park.Key
-	pinned    bool
-	budget    int // messages
-	width     int // partitions
-	deadline  time.Time
-	holdUntil time.Time // end of minPopWaitTime, counted from the first partition in hand
-	ticket    *park.Ticket
-	watch     *httpkit.Watch // nil before the first wait
-	over      bool           // ended while it held what it had
-	wake      park.Wake      // how
+	b          *Broker
+	x          *exchange
+	q          wire.PopQuery
+	key        park.Key
+	pinned     bool
+	scope      *scope          // of a discovery pop, else nil
+	budget     int             // messages
+	partitions int             // that may be claimed; 0: no cap
+	width      int             // partitions to look at
+	pilot      *wire.Autopilot // what was chosen for it, nil when it chose itself
+	conflate   bool            // its group does; known when the ring is prepared
+	conflict   bool            // it asked for what its group does not do
+	deadline   time.Time
+	holdUntil  time.Time // end of minPopWaitTime, counted from the first partition in hand
+	ticket     *park.Ticket
+	watch      *httpkit.Watch // nil before the first wait
+	over       bool           // ended while it held what it had
+	wake       park.Wake      // how
 }
 
 func (p *popping) close() {
 	p.ticket.Leave()
+	if p.scope != nil {
+		p.scope.leave()
+	}
 	if p.watch != nil {
 		p.watch.Stop()
 	}
@@ -81,6 +94,12 @@ func (p *popping) close() {
 
 func (p *popping) run() error {
 	for idle := 1; ; idle++ {
+		if !p.b.popsOpen() {
+			if w := p.closed(); w != park.Ready {
+				return p.end(w)
+			}
+			continue
+		}
 		got, looked, err := p.attempt()
 		switch {
 		case err != nil && p.q.Wait && away(err):
@@ -144,21 +163,33 @@ func (p *popping) end(w park.Wake) error {
 		p.x.ctx.SetConnectionClose()
 	}
 	p.b.metrics.popped(0)
+	if !p.q.Wait && p.b.names.exists(p.key.Tenant, p.key.Queue) {
+		p.b.history.add(p.key.Tenant, p.key.Queue, store.Activity{PopEmpty: 1})
+	}
+	if p.q.Conflation {
+		paused := !p.b.popsOpen()
+		p.x.reply(200, func(dst []byte) []byte { return wire.AppendEmptyPop(dst, p.key.Group, p.conflict, paused) })
+		return nil
+	}
 	httpkit.WriteNoContent(p.x.ctx)
 	return nil
 }
 
 // claimed is a successful claim.
 type claimed struct {
-	queue    *store.Queue
+	queue    string // "" for a discovery pop
 	worker   uuid.UUID
-	lease    time.Duration
+	lease    time.Duration   // the longest
 	verdicts []store.Claimed // only those that took
+	queues   []string        // of each verdict
 }
 
 // attempt claims once from what is ready. looked says that there was something to look at, although nothing may have
 // come of it.
 func (p *popping) attempt() (got *claimed, looked bool, err error) {
+	if p.scope != nil {
+		return p.discover()
+	}
 	b := p.b
 	queue, err := b.queue(p.key.Tenant, p.key.Queue)
 	if err != nil {
@@ -167,6 +198,7 @@ func (p *popping) attempt() (got *claimed, looked bool, err error) {
 	if err := p.prepare(queue); err != nil {
 		return nil, false, err
 	}
+	p.settleForm()
 	if err := p.ticket.Lookup(p.findPartition); err != nil {
 		return nil, false, err
 	}
@@ -191,7 +223,7 @@ func (p *popping) attempt() (got *claimed, looked bool, err error) {
 			return nil, false, nil
 		}
 	}
-	return p.claim(queue, ids)
+	return p.claim(ids, []string{queue.Name}, []store.Gate{p.gate(queue)})
 }
 
 func vanished(n int) []park.Outcome {
@@ -217,9 +249,11 @@ func (p *popping) prepare(queue *store.Queue) error {
 	return ring.Prepare(epoch, func() ([]park.Pending, error) {
 		ctx, cancel := b.database()
 		defer cancel()
-		if err := b.db.Register(ctx, p.key.Tenant, p.key.Group, p.key.Queue, p.seed()); err != nil {
+		conflates, err := b.db.Register(ctx, p.key.Tenant, p.key.Group, p.key.Queue, p.seed())
+		if err != nil {
 			return nil, err
 		}
+		ring.SetConflating(conflates)
 		if queue == nil {
 			return nil, nil
 		}
@@ -247,6 +281,12 @@ func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 // seed says where the group starts on a partition it has no cursor for: at the beginning in queue mode, else as the
 // query or the configuration says. A time that cannot be read means now.
 func (p *popping) seed() store.Seed {
+	s := p.start()
+	s.Conflation = p.q.Conflation
+	return s
+}
+
+func (p *popping) start() store.Seed {
 	if p.q.Group == wire.QueueModeGroup {
 		return store.Seed{Mode: wire.SeedAll}
 	}
@@ -295,43 +335,65 @@ func (p *popping) hold(queue *store.Queue) park.Wake {
 			p.holdUntil = p.deadline
 		}
 	}
-	return p.ticket.Hold(p.budget, p.width, p.holdUntil, p.gone())
+	begin := time.Now()
+	w := p.ticket.Hold(p.budget, p.width, p.holdUntil, p.gone())
+	p.b.metrics.held(time.Since(begin))
+	return w
 }
 
-func (p *popping) claim(queue *store.Queue, ids []int64) (*claimed, bool, error) {
-	lease := defaultLease
-	if queue.Options.LeaseTime > 0 {
-		lease = seconds(queue.Options.LeaseTime)
+// gate returns what the queue asks of a claim; nil is a queue that does not exist any more.
+func (p *popping) gate(queue *store.Queue) store.Gate {
+	g := store.Gate{Lease: defaultLease}
+	if queue != nil {
+		g.Delay, g.Window = seconds(queue.Options.DelayedProcessing), seconds(queue.Options.WindowBuffer)
+		if queue.Options.LeaseTime > 0 {
+			g.Lease = seconds(queue.Options.LeaseTime)
+		}
 	}
 	if p.q.LeaseSeconds > 0 {
-		lease = seconds(p.q.LeaseSeconds)
+		g.Lease = seconds(p.q.LeaseSeconds)
 	}
-	got := &claimed{queue: queue, worker: httpkit.NewUUID(), lease: lease}
-	call := p.b.claims.do(store.Claim{
-		Candidates: ids, QueueID: queue.ID, Group: p.key.Group, Worker: got.worker, Lease: lease,
-		Delay: seconds(queue.Options.DelayedProcessing), Window: seconds(queue.Options.WindowBuffer),
-		Budget: p.budget, MaxPartitions: p.q.Partitions, AutoAck: p.q.AutoAck,
-	})[0]
+	return g
+}
+
+// claim asks for the partitions in hand. queues and gates say where each belongs and what holds there, or have one
+// element for all.
+func (p *popping) claim(ids []int64, queues []string, gates []store.Gate) (*claimed, bool, error) {
+	got := &claimed{worker: httpkit.NewUUID(), lease: gates[0].Lease}
+	c := store.Claim{
+		Candidates: ids, Group: p.key.Group, Worker: got.worker, Lease: gates[0].Lease, Delay: gates[0].Delay, Window: gates[0].Window,
+		Budget: p.budget, Bytes: maxPopBytes, MaxPartitions: p.partitions, AutoAck: p.q.AutoAck, Conflate: p.conflate,
+	}
+	if p.scope == nil {
+		got.queue = queues[0]
+	} else {
+		c.Gates = gates
+	}
+	call := p.b.claims.do(c)[0]
 	if call.err != nil {
 		return nil, true, call.err
 	}
-	p.report(lease, call.out)
-	for _, v := range call.out {
+	p.report(gates, call.out)
+	for i, v := range call.out {
 		if v.Status == store.ClaimTook {
-			got.verdicts = append(got.verdicts, v)
+			at := min(i, len(gates)-1)
+			got.verdicts, got.queues = append(got.verdicts, v), append(got.queues, queues[at])
+			got.lease = max(got.lease, gates[at].Lease)
 		}
 	}
 	if len(got.verdicts) == 0 {
 		return nil, true, nil
 	}
+	p.ticket.Ring().Took(len(got.verdicts), int(count(got.verdicts)))
 	return got, true, nil
 }
 
 // report tells the ring what the claim found.
-func (p *popping) report(lease time.Duration, verdicts []store.Claimed) {
+func (p *popping) report(gates []store.Gate, verdicts []store.Claimed) {
 	clock := &p.b.clock
 	now := time.Now()
 	out := make([]park.Outcome, len(verdicts))
+	unregistered := false
 	for i := range verdicts {
 		v, o := &verdicts[i], &out[i]
 		o.Last, o.Through = v.LastOffset, v.Through
@@ -339,7 +401,7 @@ func (p *popping) report(lease time.Duration, verdicts []store.Claimed) {
 		case store.ClaimTook:
 			o.Kind = park.Acked
 			if !p.q.AutoAck {
-				clock.learn(v.Expires.Add(-lease), now)
+				clock.learn(v.Expires.Add(-gates[min(i, len(gates)-1)].Lease), now)
 				o.Kind, o.Until = park.Leased, clock.local(v.Expires)
 			}
 		case store.ClaimEmpty:
@@ -352,78 +414,15 @@ func (p *popping) report(lease time.Duration, verdicts []store.Claimed) {
 			if p.pinned {
 				p.ticket.Unpin()
 			}
+		case store.ClaimUnregistered:
+			unregistered = true
 		default:
 			o.Kind = park.Skipped
 		}
 	}
 	p.ticket.Report(out)
-}
-
-// deliver answers with what was claimed. If the client has gone meanwhile, the leases are released without a charge,
-// so that nothing stays leased to nobody; under autoAck the messages are consumed, as the client chose.
-func (p *popping) deliver(got *claimed) error {
-	if p.watch != nil {
-		select {
-		case <-p.watch.Gone():
-			if !p.q.AutoAck {
-				p.release(got)
-			}
-			return p.end(park.Gone)
-		default:
-		}
+	if unregistered {
+		// The group was deleted while this pop was under way, here or by another broker: start over.
+		p.b.park.ResetGroup(p.key)
 	}
-	answer, delivered, err := p.b.open(got, p.key, p.q.AutoAck)
-	if err != nil {
-		return err
-	}
-	if !p.q.AutoAck {
-		p.b.leases.grant(got.worker, p.key, got.lease, delivered)
-	}
-	p.b.metrics.popped(len(answer.Messages))
-	p.x.reply(200, func(dst []byte) []byte { return wire.AppendPopAnswer(dst, answer) })
-	p.x.ctx.Response.Header.Set(wire.HeaderDelivered, strconv.Itoa(firstDeliveries(answer)))
-	return nil
-}
-
-// firstDeliveries counts what a plan is charged for: a message that comes again is the service's trouble.
-func firstDeliveries(a *wire.PopAnswer) (n int) {
-	for i := range a.Messages {
-		if a.Messages[i].DeliveryAttempt <= 1 {
-			n++
-		}
-	}
-	return n
-}
-
-// release ends the leases of a claim that nobody will work on. A failure costs the lease time and no message.
-func (p *popping) release(got *claimed) {
-	groups := make([]store.AckGroup, len(got.verdicts))
-	for i := range got.verdicts {
-		v := &got.verdicts[i]
-		groups[i] = store.AckGroup{
-			Tenant: p.key.Tenant, Partition: v.UID, Group: p.key.Group, Lease: got.worker.String(),
-			Items: []store.AckItem{{Hash: p.b.firstHash(v), Status: wire.AckRetry, Offset: v.After + 1}},
-		}
-	}
-	for _, c := range p.b.acks.do(groups...) {
-		if c.err != nil {
-			p.b.log.Warn("a lease could not be released", "request_id", p.x.requestID, "err", c.err)
-			continue
-		}
-		p.b.settled(&c.in, &c.out)
-	}
-}
-
-// firstHash returns the identity of the first message a claim delivered, zero when its segment cannot be read.
-func (b *Broker) firstHash(v *store.Claimed) store.Hash {
-	s := &v.Segments[0]
-	r, err := segment.Open(s.Blob)
-	if err != nil {
-		return store.Hash{}
-	}
-	first := max(v.After+1, s.Base)
-	if i := int(first - s.Base); i < r.Len() {
-		return segment.HashID(r.Frame(i).TransactionID)
-	}
-	return store.Hash{}
 }

@@ -25,6 +25,9 @@ func (b *Broker) push(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	if err := b.pushesOpen(x.begin); err != nil {
+		return err
+	}
 	if err := batch.resolve(batch.groups); err != nil {
 		return err
 	}
@@ -48,6 +51,7 @@ func (b *Broker) push(x *exchange) error {
 		return refusal
 	}
 	b.metrics.pushed(len(results))
+	batch.record()
 	x.reply(fasthttp.StatusCreated, func(dst []byte) []byte { return wire.AppendPushResults(dst, results) })
 	return nil
 }
@@ -200,6 +204,22 @@ func (p *pushBatch) missing() (again []*pushGroup) {
 		}
 	}
 	return again
+}
+
+// record counts what was stored. A request counts once for every run of groups of one queue.
+func (p *pushBatch) record() {
+	for i, g := range p.groups {
+		var a store.Activity
+		for j := range g.out {
+			if v := &g.out[j]; v.Err == nil && !v.Missing && !v.Duplicate {
+				a.PushMessages++
+			}
+		}
+		if i == 0 || p.groups[i-1].pair.Queue != g.pair.Queue {
+			a.PushRequests = 1
+		}
+		p.b.history.add(p.who.tenant, g.pair.Queue, a)
+	}
 }
 
 func (g *pushGroup) fail(e *wire.Error) {

@@ -47,11 +47,7 @@ func (b *Broker) deleteQueue(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	b.fuser.Forget(partitions)
-	b.names.forget(x.who.tenant, name)
-	b.park.Forget(x.who.tenant, name)
-	b.feed.fold()
-	b.feed.swept.Store(false)
+	b.vanished(x.who.tenant, name, partitions)
 	x.reply(fasthttp.StatusOK, func(dst []byte) []byte {
 		dst = append(dst, `{"deleted":`...)
 		dst = strconv.AppendBool(dst, existed)
@@ -67,11 +63,16 @@ func (b *Broker) deleteQueue(x *exchange) error {
 	return nil
 }
 
-// listQueues answers with all queues of the tenant.
+// listQueues answers with the queues of the tenant, all of them unless the query narrows it. Besides the contract's keys
+// the entries have options that the existing command line reads.
 func (b *Broker) listQueues(x *exchange) error {
+	f, err := x.filter(0)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := b.database()
 	defer cancel()
-	queues, err := b.db.Queues(ctx, x.who.tenant)
+	queues, err := b.db.Queues(ctx, x.who.tenant, f)
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,14 @@ func (b *Broker) listQueues(x *exchange) error {
 			dst = appendInt(dst, `},"messages":{"total":`, q.Total)
 			dst = appendInt(dst, `,"pending":`, q.Pending)
 			dst = appendInt(dst, `,"processing":`, q.Processing)
-			dst = append(dst, `}}`...)
+			dst = appendInt(dst, `},"partitionCount":`, q.Partitions)
+			dst = appendInt(dst, `,"priority":`, int64(q.Options.Priority))
+			dst = appendInt(dst, `,"leaseTime":`, int64(q.Options.LeaseTime))
+			dst = appendInt(dst, `,"retryLimit":`, int64(q.Options.RetryLimit))
+			dst = appendInt(dst, `,"maxSize":`, int64(q.Options.MaxSize))
+			dst = append(dst, `,"encryptionEnabled":`...)
+			dst = strconv.AppendBool(dst, q.Options.EncryptionEnabled)
+			dst = append(dst, '}')
 		}
 		return append(dst, `]}`...)
 	})

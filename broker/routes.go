@@ -21,7 +21,8 @@ type exchange struct {
 	route     *wire.Route
 	params    wire.Params
 	who       identity
-	gone      bool // the client hung up: there is nobody to answer
+	gone      bool   // the client hung up: there is nobody to answer
+	preface   []byte // members, each with its comma, that stand before those of an error body
 }
 
 // statusGone is logged for a client that hung up; it never goes over the wire.
@@ -32,19 +33,83 @@ var handlers = map[wire.Op]func(*Broker, *exchange) error{
 	wire.OpPush:         (*Broker).push,
 	wire.OpPop:          (*Broker).pop,
 	wire.OpPopPartition: (*Broker).pop,
-	wire.OpAck:          (*Broker).ack,
-	wire.OpAckBatch:     (*Broker).ack,
-	wire.OpExtend:       (*Broker).extend,
-	wire.OpConfigure:    (*Broker).configure,
-	wire.OpListQueues:   (*Broker).listQueues,
-	wire.OpGetQueue:     (*Broker).queueDetail,
-	wire.OpDeleteQueue:  (*Broker).deleteQueue,
-	wire.OpHealth:       (*Broker).health,
-	wire.OpLivez:        (*Broker).livez,
-	wire.OpReadyz:       (*Broker).readyz,
-	wire.OpMetrics:      (*Broker).serveMetrics,
-	wire.OpTenantUsage:  (*Broker).tenantUsage,
-	wire.OpTenantNames:  (*Broker).tenantNames,
+	wire.OpPopDiscover:  (*Broker).pop,
+
+	wire.OpFetch:             (*Broker).fetch,
+	wire.OpPartitionsChanged: (*Broker).partitionsChanged,
+	wire.OpPartitionLiveness: (*Broker).partitionLiveness,
+
+	wire.OpAck:         (*Broker).ack,
+	wire.OpAckBatch:    (*Broker).ack,
+	wire.OpExtend:      (*Broker).extend,
+	wire.OpConfigure:   (*Broker).configure,
+	wire.OpListQueues:  (*Broker).listQueues,
+	wire.OpGetQueue:    (*Broker).queueDetail,
+	wire.OpDeleteQueue: (*Broker).deleteQueue,
+	wire.OpHealth:      (*Broker).health,
+	wire.OpLivez:       (*Broker).livez,
+	wire.OpReadyz:      (*Broker).readyz,
+	wire.OpMetrics:     (*Broker).serveMetrics,
+	wire.OpTenantUsage: (*Broker).tenantUsage,
+	wire.OpTenantNames: (*Broker).tenantNames,
+
+	wire.OpListMessages:         (*Broker).listMessages,
+	wire.OpGetMessage:           (*Broker).getMessage,
+	wire.OpDeleteMessage:        (*Broker).deleteMessage,
+	wire.OpRetryMessage:         (*Broker).retryMessage,
+	wire.OpDeadLetterMessage:    (*Broker).deadLetterMessage,
+	wire.OpListDeadLetters:      (*Broker).listDeadLetters,
+	wire.OpPurgeDeadLetters:     (*Broker).purgeDeadLetters,
+	wire.OpReplayDeadLetter:     (*Broker).replayDeadLetter,
+	wire.OpRedrive:              (*Broker).startRedrive,
+	wire.OpRedriveStatus:        (*Broker).redriveStatus,
+	wire.OpCancelRedrive:        (*Broker).cancelRedrive,
+	wire.OpDeadLetterSignatures: (*Broker).deadLetterSignatures,
+
+	wire.OpTransaction: (*Broker).transaction,
+
+	wire.OpAddTrace:        (*Broker).addTrace,
+	wire.OpTraceNames:      (*Broker).traceNames,
+	wire.OpTracesByName:    (*Broker).tracesByName,
+	wire.OpTracesOfMessage: (*Broker).tracesOfMessage,
+
+	wire.OpStatus:            (*Broker).status,
+	wire.OpStatusQueues:      (*Broker).statusQueues,
+	wire.OpStatusQueue:       (*Broker).statusQueue,
+	wire.OpStatusAnalytics:   (*Broker).statusAnalytics,
+	wire.OpStatusBuffers:     (*Broker).statusBuffers,
+	wire.OpQueueLag:          (*Broker).queueLag,
+	wire.OpQueueOps:          (*Broker).queueOps,
+	wire.OpParkedReplicas:    (*Broker).parkedReplicas,
+	wire.OpWorkload:          (*Broker).workload,
+	wire.OpSystemMetrics:     (*Broker).systemMetrics,
+	wire.OpWorkerMetrics:     (*Broker).workerMetrics,
+	wire.OpPostgresStats:     (*Broker).postgresStats,
+	wire.OpRefreshStats:      (*Broker).refreshStats,
+	wire.OpMaintenance:       (*Broker).maintenance,
+	wire.OpSetMaintenance:    (*Broker).setMaintenance,
+	wire.OpPopMaintenance:    (*Broker).popMaintenance,
+	wire.OpSetPopMaintenance: (*Broker).popMaintenance,
+	wire.OpSharedState:       (*Broker).sharedState,
+	wire.OpMetricsJSON:       (*Broker).metricsJSON,
+	wire.OpOpenAPI:           (*Broker).openAPI,
+
+	wire.OpRetentionHistory: (*Broker).retentionHistory,
+
+	wire.OpOverview:         (*Broker).overview,
+	wire.OpNamespaces:       (*Broker).namespaces,
+	wire.OpTasks:            (*Broker).tasks,
+	wire.OpListPartitions:   (*Broker).listPartitions,
+	wire.OpQueueDepth:       (*Broker).queueDepth,
+	wire.OpClearQueue:       (*Broker).clearQueue,
+	wire.OpListGroups:       (*Broker).listGroups,
+	wire.OpLaggingGroups:    (*Broker).laggingGroups,
+	wire.OpGetGroup:         (*Broker).groupDetail,
+	wire.OpSetSubscription:  (*Broker).setSubscription,
+	wire.OpSeekQueue:        (*Broker).seek,
+	wire.OpSeekPartition:    (*Broker).seek,
+	wire.OpDeleteGroup:      (*Broker).deleteGroup,
+	wire.OpDeleteGroupQueue: (*Broker).deleteGroup,
 }
 
 // serve answers one request: route, identity, use case, and one place for errors, metrics and the log line.
@@ -58,6 +123,7 @@ func (b *Broker) serve(ctx *fasthttp.RequestCtx) {
 	if err != nil {
 		e = wire.AsError(err)
 		httpkit.WriteError(ctx, e, x.requestID)
+		x.prefaceBody()
 	}
 	if b.draining.Load() {
 		ctx.SetConnectionClose() // the client finds a broker that stays
@@ -106,6 +172,12 @@ func (b *Broker) conclude(x *exchange, e *wire.Error) {
 		}
 		a.Err = e.Unwrap()
 	}
+	if e != nil && (e.Code == wire.DatabaseUnavailable || e.Code == wire.Internal) {
+		b.metrics.work.dbErrors.Add(1)
+	}
+	if x.route != nil && x.route.Tenant {
+		b.metrics.work.requests.Add(1)
+	}
 	b.metrics.request(a.Route, a.Status, a.Duration)
 	a.Log(b.log)
 }
@@ -116,6 +188,17 @@ func (b *Broker) refuseHead(ctx *fasthttp.RequestCtx, err error) {
 	e := httpkit.HeadError(err)
 	httpkit.WriteError(ctx, e, x.requestID)
 	b.conclude(x, e)
+}
+
+// prefaceBody puts the members that a route owes its refusals in front of an error body.
+func (x *exchange) prefaceBody() {
+	if len(x.preface) == 0 {
+		return
+	}
+	rest := x.ctx.Response.Body()[1:]
+	body := make([]byte, 0, 1+len(x.preface)+len(rest))
+	body = append(append(append(body, '{'), x.preface...), rest...)
+	x.ctx.Response.SetBodyRaw(body)
 }
 
 // reply answers status with the JSON that fill appends; the buffer is the pooled one of the response.

@@ -31,6 +31,18 @@ func newSegmentCache(limit int64) *segmentCache {
 	return &segmentCache{limit: limit, items: map[segmentKey]*list.Element{}}
 }
 
+// cached returns a reader that is held already, or nil.
+func (c *segmentCache) cached(k segmentKey) *segment.Reader {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.items[k]
+	if e == nil {
+		return nil
+	}
+	c.order.MoveToFront(e)
+	return e.Value.(*cachedSegment).reader
+}
+
 // open returns a reader of a stored segment. Two callers may open the same one at once; the later stays.
 func (c *segmentCache) open(partition int64, s *store.StoredSegment) (*segment.Reader, error) {
 	k := segmentKey{partition, s.Base}

@@ -32,6 +32,9 @@ func (g *Gateway) judgeHead(rh *fasthttp.RequestHeader, c *clientConn) *wire.Err
 	if e = g.classify(rh, ex); e != nil {
 		return e
 	}
+	if answersItself(ex.route) {
+		return nil
+	}
 	snap := g.book.Snapshot()
 	if e = g.authenticate(c, ex, snap); e != nil {
 		return e
@@ -128,22 +131,17 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 	case wire.OpPush:
 		var pairs pairSet
 		err := wire.ScanPush(body, func(i int, item wire.PushItem) error {
-			n := int64(len(item.Payload))
-			ask.Messages++
-			ask.PayloadBytes += n
-			if n > ask.LargestItem {
-				ask.LargestItem, ask.LargestIndex = n, i
-			}
-			pairs.add(quota.Pair{Queue: item.Queue, Partition: item.Partition})
+			count(&ask, &pairs, i, &item)
 			return nil
 		})
 		if err != nil {
 			return ask, wire.AsError(err)
 		}
 		ask.Pairs = pairs.list
-	case wire.OpAck, wire.OpAckBatch:
-		if _, err := wire.ScanAck(body, ex.route.Op == wire.OpAckBatch); err != nil {
-			return ask, wire.AsError(err)
+	case wire.OpTransaction:
+		var e *wire.Error
+		if ask, ex.acks, e = measureTransaction(body); e != nil {
+			return ask, e
 		}
 	case wire.OpConfigure:
 		r, err := wire.ScanConfigure(body)
@@ -151,12 +149,37 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 			return ask, wire.AsError(err)
 		}
 		ask.Pairs, ask.Retention = []quota.Pair{{Queue: r.Queue}}, r.Retention()
-	case wire.OpPop, wire.OpPopPartition:
+	case wire.OpFetch:
+		r, err := wire.ScanFetch(body)
+		if err != nil {
+			return ask, wire.AsError(err)
+		}
+		if r.Waits() {
+			ex.hold = r.MaxWait
+		}
+	case wire.OpPop, wire.OpPopPartition, wire.OpPopDiscover:
 		if ex.pop.Wait {
 			ask.Wait, ask.Deadline = true, ex.start.Add(ex.pop.Timeout)
 		}
+	default:
+		if check := checks[ex.route.Op]; check != nil {
+			if err := check(body); err != nil {
+				return ask, wire.AsError(err)
+			}
+		}
 	}
 	return ask, nil
+}
+
+// count adds a pushed message to what a request asks.
+func count(ask *quota.Ask, pairs *pairSet, i int, item *wire.PushItem) {
+	n := int64(len(item.Payload))
+	ask.Messages++
+	ask.PayloadBytes += n
+	if n > ask.LargestItem {
+		ask.LargestItem, ask.LargestIndex = n, i
+	}
+	pairs.add(quota.Pair{Queue: item.Queue, Partition: item.Partition})
 }
 
 // pairSet collects distinct pairs: pushes name one or a few partitions, in runs.

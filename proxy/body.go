@@ -85,6 +85,31 @@ func (b *bodyBuffer) release() {
 	b.b = nil
 }
 
+// usesBody reports whether a broker reads the body of an operation. Any other is read and dropped.
+func usesBody(op wire.Op) bool {
+	switch op {
+	case wire.OpPush, wire.OpConfigure, wire.OpExtend, wire.OpTransaction, wire.OpFetch:
+		return true
+	}
+	return checks[op] != nil
+}
+
+// checks has the scanners of bodies that cost nothing beyond their request: a gateway only makes sure that the broker
+// will understand them as it does.
+var checks = map[wire.Op]func(body []byte) error{
+	wire.OpAck:               func(b []byte) error { _, err := wire.ScanAck(b, false); return err },
+	wire.OpAckBatch:          func(b []byte) error { _, err := wire.ScanAck(b, true); return err },
+	wire.OpAddTrace:          func(b []byte) error { _, err := wire.ScanTrace(b); return err },
+	wire.OpPartitionsChanged: func(b []byte) error { _, err := wire.ScanChanged(b); return err },
+	wire.OpSeekQueue:         func(b []byte) error { _, err := wire.ScanSeek(b, false); return err },
+	wire.OpSeekPartition:     func(b []byte) error { _, err := wire.ScanSeek(b, true); return err },
+	wire.OpSetSubscription:   func(b []byte) error { _, err := wire.ScanSubscription(b); return err },
+	wire.OpRetryMessage:      func(b []byte) error { _, err := wire.ScanReplay(b); return err },
+	wire.OpReplayDeadLetter:  func(b []byte) error { _, err := wire.ScanReplay(b); return err },
+	wire.OpDeadLetterMessage: func(b []byte) error { _, err := wire.ScanDeadLetter(b); return err },
+	wire.OpRedrive:           func(b []byte) error { _, err := wire.ScanRedrive(b); return err },
+}
+
 // bodyLimit is the cap of a body.
 type bodyLimit struct {
 	bytes   int64
@@ -93,9 +118,7 @@ type bodyLimit struct {
 
 // bodyLimit returns the cap of the body of a route for a cluster.
 func (g *Gateway) bodyLimit(route *wire.Route, cluster *plans.Cluster) bodyLimit {
-	switch route.Op {
-	case wire.OpPush, wire.OpAck, wire.OpAckBatch, wire.OpConfigure, wire.OpExtend:
-	default:
+	if !usesBody(route.Op) {
 		return bodyLimit{bytes: maxIgnoredBody}
 	}
 	l := &cluster.Limits

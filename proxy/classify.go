@@ -43,7 +43,7 @@ func (g *Gateway) classify(rh *fasthttp.RequestHeader, ex *exchange) *wire.Error
 		ex.pop.Timeout = min(ex.pop.Timeout, g.cfg.LongPollMax)
 		return nil
 	}
-	if route.Method == fasthttp.MethodGet {
+	if !usesBody(route.Op) { // what has a body says all it says there
 		if _, ok := appendQuery(nil, query); !ok {
 			return &wire.Error{Code: wire.InvalidRequest, Detail: "the query has an invalid escape"}
 		}

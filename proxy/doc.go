@@ -7,6 +7,7 @@
 //
 //	connection walls      head limits, framing, one Host, one credential     400 414 431
 //	path and class        canonical path, query of a pop                     400 404 405
+//	its own route         /openapi.json is answered here, to anybody         200
 //	credential            nothing about a cluster is revealed before it      401
 //	host and cluster      the two must agree                                 421 403
 //	life-cycle status     suspended, paused                                  403 429

@@ -23,6 +23,8 @@ type exchange struct {
 	params  wire.Params
 	query   []byte // raw, of a route other than a pop
 	pop     wire.PopQuery
+	hold    time.Duration  // for how long a broker may hold the request, other than a pop; 0: not at all
+	acks    bool           // of a transaction: it acknowledges
 	cluster *plans.Cluster // nil before the credential and the host are settled
 	load    *clusterLoad
 	subject string // of the principal

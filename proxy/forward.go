@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/quota"
 	"github.com/queengate/queengate/wire"
 )
@@ -82,8 +83,20 @@ func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, 
 	if ex.route.Op == wire.OpPush {
 		n = needLive
 	}
-	read := ex.route.Method == fasthttp.MethodGet && ex.route.Cost != wire.CostDelivery
+	read := ex.route.Method == fasthttp.MethodGet && ex.route.Cost != wire.CostDelivery ||
+		ex.route.Op == wire.OpFetch || ex.route.Op == wire.OpPartitionsChanged
 	deadline := time.Now().Add(g.cfg.UpstreamTime)
+	var k *call
+	if ex.hold > 0 {
+		end := time.Now().Add(ex.hold)
+		deadline = end.Add(max(g.cfg.UpstreamTime, g.cfg.LongPollGrace))
+		parked := g.park(c, end)
+		defer g.unpark(parked)
+		k = parked.call
+		g.metrics.parked.Inc()
+		defer g.metrics.parked.Dec()
+		defer c.watch(func() { k.cancel(errClientGone) })()
+	}
 	var tried *broker
 	var cause error
 	for range 2 {
@@ -97,9 +110,13 @@ func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, 
 		if b == nil {
 			break
 		}
-		a, wrote, err := g.attempt(ex, tok, b, nil, body, 0, deadline)
+		a, wrote, err := g.attempt(ex, tok, b, k, body, ex.hold, deadline)
 		if err == nil {
 			g.conclude(ctx, c, a, ask)
+			return
+		}
+		if k != nil && k.gave() != nil {
+			g.giveUp(ctx, c, k)
 			return
 		}
 		if wrote && !read {
@@ -117,6 +134,26 @@ func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, 
 	default:
 		fail(wire.Wrap(wire.BadGateway, cause))
 	}
+}
+
+// giveUp ends a held request whose client has gone, that would be refused now, or that a draining gateway cannot wait
+// for.
+func (g *Gateway) giveUp(ctx *fasthttp.RequestCtx, c *clientConn, k *call) {
+	ex := &c.ex
+	g.settle(ex, quota.Outcome{})
+	if verdict, ok := errors.AsType[*wire.Error](k.gave()); ok {
+		ex.report = quota.Report{} // of the request that was let in
+		g.answerRefusal(ctx, c, verdict)
+		return
+	}
+	ctx.SetConnectionClose()
+	if k.gave() == errClientGone {
+		g.metrics.hangUps.Inc()
+		ctx.SetStatusCode(fasthttp.StatusNoContent) // there is nobody to read it
+		g.finish(ex, statusGone, "", "", 0)
+		return
+	}
+	g.refuse(ctx, c, &wire.Error{Code: wire.Draining, RetryAfter: unavailableRetry})
 }
 
 // lost answers for a request that was sent and brought no answer: what became of it is not known.
@@ -167,10 +204,15 @@ func (g *Gateway) conclude(ctx *fasthttp.RequestCtx, c *clientConn, a *answer, a
 		if status == fasthttp.StatusForbidden && len(ask.Pairs) > 0 {
 			g.gate.Resync(ex.cluster) // the broker counts other names than this gateway
 		}
+	case ex.route.Op == wire.OpTransaction:
+		g.concludeTransaction(ex, a, ask)
 	default:
 		g.settle(ex, quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes, Delivered: delivered(a)})
-		if ex.route.Op == wire.OpDeleteQueue {
+		switch ex.route.Op {
+		case wire.OpDeleteQueue:
 			g.gate.QueueDeleted(ex.cluster, ex.params[0])
+		case wire.OpClearQueue, wire.OpRetryMessage, wire.OpReplayDeadLetter, wire.OpRedrive:
+			g.gate.Resync(ex.cluster) // partitions went, or came with what was moved
 		}
 	}
 	g.relay(ctx, c, a)
@@ -210,11 +252,19 @@ func (g *Gateway) degraded(ctx *fasthttp.RequestCtx, c *clientConn) {
 	g.noContent(ctx, c)
 }
 
-// noContent answers 204: no body, no Content-Length, no Content-Type.
+// noContent answers a pop without messages: 204, no body, no Content-Length, no Content-Type. A pop that asked for
+// conflation gets its empty answer in full: its client stops when the word is not echoed.
 func (g *Gateway) noContent(ctx *fasthttp.RequestCtx, c *clientConn) {
 	h := &ctx.Response.Header
 	setRequestID(h, c.ex.id)
 	setLimitHeaders(h, &c.ex.report)
+	if pop := &c.ex.pop; pop.Conflation {
+		h.SetContentType(httpkit.ContentTypeJSON)
+		ctx.Response.SetStatusCode(fasthttp.StatusOK)
+		ctx.Response.SetBodyRaw(wire.AppendEmptyPop(nil, pop.Group, false, false))
+		g.finish(&c.ex, fasthttp.StatusOK, "", "", len(ctx.Response.Body()))
+		return
+	}
 	h.SetNoDefaultContentType(true)
 	ctx.Response.ResetBody()
 	ctx.Response.SetStatusCode(fasthttp.StatusNoContent)

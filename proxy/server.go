@@ -109,6 +109,10 @@ func (g *Gateway) serve(ctx *fasthttp.RequestCtx, c *clientConn) {
 		g.refuse(ctx, c, e)
 		return
 	}
+	if answersItself(ex.route) {
+		g.openAPI(ctx, c)
+		return
+	}
 	body, e := g.readBody(ctx, c)
 	if e != nil {
 		g.gate.BodyRefused(ex.cluster, time.Now())
@@ -121,6 +125,9 @@ func (g *Gateway) serve(ctx *fasthttp.RequestCtx, c *clientConn) {
 		text = body.b
 	}
 	ask, e := measure(ex, text)
+	if e == nil {
+		e = g.allowAcks(ex)
+	}
 	if e != nil {
 		g.gate.BodyRefused(ex.cluster, time.Now())
 		g.refuse(ctx, c, e)
@@ -132,10 +139,8 @@ func (g *Gateway) serve(ctx *fasthttp.RequestCtx, c *clientConn) {
 	}
 	// Whatever breaks from here on: the request may have had its effect.
 	defer g.settle(ex, quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes})
-	switch ex.route.Op {
-	case wire.OpPush, wire.OpAck, wire.OpAckBatch, wire.OpConfigure, wire.OpExtend:
-	default:
-		text = nil // the route has no use for a body
+	if !usesBody(ex.route.Op) {
+		text = nil
 	}
 	if ask.Wait {
 		g.poll(ctx, c, &ask)

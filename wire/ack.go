@@ -34,6 +34,7 @@ type AckResult struct {
 	LeaseReleased bool   // this call ended the lease of the item's partition
 	DLQ           bool   // this very message went to the dead letters
 	Noop          bool   // the cursor had passed it already
+	Conflated     int64  // positions that a conflating ack skipped: on the first item of its group, 0 is not rendered
 }
 
 // ExtendResult answers a lease extension. ExpiresAt is the earliest new expiry, "" is rendered as null.

@@ -43,6 +43,7 @@ const (
 	BrokerUnavailable    Code = "broker_unavailable"
 	DatabaseUnavailable  Code = "database_unavailable"
 	Draining             Code = "draining"
+	Maintenance          Code = "maintenance"
 )
 
 // Retry says what a caller may hope for from repeating a request as it is.
@@ -93,6 +94,7 @@ var catalogue = map[Code]spec{
 	BrokerUnavailable:    {503, RetryAfter, "no broker of the cell is ready"},
 	DatabaseUnavailable:  {503, RetryAfter, "the database is away"},
 	Draining:             {503, RetryAfter, "the process is shutting down"},
+	Maintenance:          {503, RetryAfter, "an operator has stopped pushes for maintenance"},
 }
 
 // Codes returns every code of the catalogue in no particular order.
@@ -145,7 +147,8 @@ type Error struct {
 	Limit      *Limit
 	Close      bool // the answer must close the connection (the body was left unread)
 	Allow      string
-	cause      error // for errors.Is and the log only
+	Members    string // more members of the JSON body, rendered: those that a route's own failures have
+	cause      error  // for errors.Is and the log only
 }
 
 // Errorf returns an Error of the code with a formatted detail.
@@ -202,7 +205,11 @@ func (e *Error) Text() string {
 
 // AppendJSON appends the error body {error, code, request_id, retryable, retry_after_ms, outcome, limit?} to dst.
 func (e *Error) AppendJSON(dst []byte, requestID string) []byte {
-	dst = append(dst, `{"error":`...)
+	dst = append(dst, '{')
+	if e.Members != "" {
+		dst = append(append(dst, e.Members...), ',')
+	}
+	dst = append(dst, `"error":`...)
 	dst = AppendString(dst, e.Text())
 	dst = append(dst, `,"code":`...)
 	dst = AppendString(dst, string(e.Code))

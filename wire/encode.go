@@ -139,7 +139,40 @@ func AppendPopAnswer(dst []byte, a *PopAnswer) []byte {
 		}
 		dst = appendMessage(dst, a, &a.Messages[i])
 	}
-	return append(dst, `]}`...)
+	dst = append(dst, ']')
+	dst = appendConflation(dst, a.Conflation, a.Conflict)
+	if p := a.Autopilot; p != nil {
+		dst = append(dst, `,"autopilot":{"partitions":`...)
+		dst = strconv.AppendInt(dst, int64(p.Partitions), 10)
+		dst = append(dst, `,"batch":`...)
+		dst = strconv.AppendInt(dst, int64(p.Batch), 10)
+		dst = append(dst, `,"waitMs":`...)
+		dst = strconv.AppendInt(dst, p.Wait.Milliseconds(), 10)
+		dst = append(dst, '}')
+	}
+	return append(dst, '}')
+}
+
+func appendConflation(dst []byte, on, conflict bool) []byte {
+	if on {
+		dst = append(dst, `,"conflation":true`...)
+	}
+	if conflict {
+		dst = append(dst, `,"conflationConflict":true`...)
+	}
+	return dst
+}
+
+// AppendEmptyPop appends the body of an answer without messages to a pop that asked for conflation: its caller stops
+// when the word is not echoed. Every other empty pop is a 204 without a body.
+func AppendEmptyPop(dst []byte, group string, conflict, paused bool) []byte {
+	dst = append(dst, `{"success":true,"queue":"","partition":"","partitionId":"","leaseId":"","consumerGroup":`...)
+	dst = AppendString(dst, group)
+	dst = append(dst, `,"partitionsClaimed":0,"messages":[]`...)
+	if paused {
+		dst = append(dst, `,"paused":true`...)
+	}
+	return append(appendConflation(dst, true, conflict), '}')
 }
 
 func appendMessage(dst []byte, a *PopAnswer, m *Message) []byte {
@@ -201,6 +234,10 @@ func AppendAckResults(dst []byte, rs []AckResult) []byte {
 		dst = strconv.AppendBool(dst, r.DLQ)
 		dst = append(dst, `,"noop":`...)
 		dst = strconv.AppendBool(dst, r.Noop)
+		if r.Conflated > 0 {
+			dst = append(dst, `,"conflated":`...)
+			dst = strconv.AppendInt(dst, r.Conflated, 10)
+		}
 		dst = append(dst, '}')
 	}
 	return append(dst, ']')

@@ -14,6 +14,30 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden wire files")
 
+// golden compares each text with the file of its name, or rewrites the files.
+func golden(t *testing.T, files map[string][]byte) {
+	t.Helper()
+	for name, got := range files {
+		if !json.Valid(got) {
+			t.Errorf("%s is not JSON: %s", name, got)
+		}
+		path := filepath.Join("testdata", name)
+		if *update {
+			if err := os.WriteFile(path, append(got, '\n'), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got)+"\n" != string(want) {
+			t.Errorf("%s\ngot  %s\nwant %s", name, got, want)
+		}
+	}
+}
+
 // TestGolden pins the bytes of every answer. Clients and dashboards read the same files.
 func TestGolden(t *testing.T) {
 	t.Parallel()
@@ -35,32 +59,16 @@ func TestGolden(t *testing.T) {
 		"pop_autoack.json": AppendPopAnswer(nil, &PopAnswer{Queue: "orders", Partition: "Default", PartitionID: id, Group: QueueModeGroup, PartitionsClaimed: 1, Messages: []Message{
 			{ID: id, TransactionID: "t", Data: []byte("[1]"), CreatedAt: at, PartitionID: id, Partition: "Default", Queue: "orders"},
 		}}),
+		"pop_conflated.json":       AppendPopAnswer(nil, &PopAnswer{Partition: "c-17", PartitionID: id, LeaseID: lease, LeaseExpiresAt: at, Group: "g", PartitionsClaimed: 1, Conflation: true, Conflict: true, Autopilot: &Autopilot{4, 100, 50 * time.Millisecond}, Messages: []Message{}}),
+		"pop_conflated_empty.json": AppendEmptyPop(nil, "g", false, true),
 		"ack_results.json": AppendAckResults(nil, []AckResult{
-			{0, "a", true, "", true, false, false}, {1, "b", false, "invalid or expired lease (invalid_lease)", false, false, false}, {2, "c", true, "", false, true, false}, {3, "d", true, "", false, false, true},
+			{0, "a", true, "", true, false, false, 0}, {1, "b", false, "invalid or expired lease (invalid_lease)", false, false, false, 0}, {2, "c", true, "", false, true, false, 0}, {3, "d", true, "", false, false, true, 0}, {4, "e", true, "", true, false, false, 7},
 		}),
 		"extend_renewed.json": AppendExtendResult(nil, ExtendResult{lease, 2, FormatMillis(at)}),
 		"extend_lost.json":    AppendExtendResult(nil, ExtendResult{lease, 0, ""}),
 		"options.json":        AppendOptions(nil, DefaultOptions()),
 	}
-	for name, got := range files {
-		if !json.Valid(got) {
-			t.Errorf("%s is not JSON: %s", name, got)
-		}
-		path := filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(path, append(got, '\n'), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(got)+"\n" != string(want) {
-			t.Errorf("%s\ngot  %s\nwant %s", name, got, want)
-		}
-	}
+	golden(t, files)
 }
 
 func TestAppendStringIsJSON(t *testing.T) {

@@ -9,6 +9,9 @@ const (
 	HeaderActCluster = "X-Queen-Act-Cluster"
 	HeaderDelivered  = "X-Queen-Delivered" // broker to gateway, on a pop: how many messages are delivered for the first time
 
+	// HeaderStored is from broker to gateway, on a transaction: how many messages it stored. 0 when it was rolled back.
+	HeaderStored = "X-Queen-Stored"
+
 	HeaderLimitName      = "X-Queen-Limit-Name"
 	HeaderLimitLimit     = "X-Queen-Limit-Limit"
 	HeaderLimitRemaining = "X-Queen-Limit-Remaining"

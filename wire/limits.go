@@ -13,3 +13,7 @@ const DefaultPartition = "Default"
 
 // QueueModeGroup is the consumer group of pops and acks that name none: one shared cursor per partition.
 const QueueModeGroup = "__QUEUE_MODE__"
+
+// TimerGroup is the group under which timers that could not fire are dead letters; no consumer may bear the name, and
+// none of its letters can return to the log.
+const TimerGroup = "__timer__"

@@ -10,8 +10,8 @@ import (
 type Params [maxParams]string
 
 const (
-	maxParams   = 2
-	maxSegments = 8
+	maxParams   = 3
+	maxSegments = 10
 )
 
 type pattern struct {

@@ -104,9 +104,9 @@ func TestParsePopQuery(t *testing.T) {
 	}{
 		"nothing":              {"", base},
 		"stray ampersands":     {"&&wait=true&", with(func(q *PopQuery) { q.Wait = true })},
-		"everything":           {"batch=5&partitions=3&autoAck=true&wait=false&timeout=1500&leaseSeconds=9&consumerGroup=a%26b+c&subscriptionMode=all&subscriptionFrom=now", PopQuery{5, 3, true, false, 1500 * time.Millisecond, true, 9, "a&b c", "all", "now"}},
-		"less than one is one": {"batch=0&partitions=-1&leaseSeconds=-3", with(func(q *PopQuery) { q.Batch, q.Partitions = 1, 0 })},
-		"unknown keys":         {"namespace=x&autopilot=true&Batch=7", base},
+		"everything":           {"batch=5&partitions=3&autoAck=true&wait=false&timeout=1500&leaseSeconds=9&consumerGroup=a%26b+c&subscriptionMode=all&subscriptionFrom=now&conflation=true&autopilot=true&namespace=n%2F&task=t", PopQuery{5, true, 3, true, true, false, 1500 * time.Millisecond, true, 9, "a&b c", "all", "now", true, true, "n/", "t"}},
+		"less than one is one": {"batch=0&partitions=-1&leaseSeconds=-3", with(func(q *PopQuery) { q.Batch, q.BatchGiven, q.Partitions, q.PartitionsGiven = 1, true, 0, true })},
+		"unknown keys":         {"Namespace=x&pilot=true&Batch=7", base},
 		"an escaped key":       {"w%61it=true", with(func(q *PopQuery) { q.Wait = true })},
 		"an empty group":       {"consumerGroup=", base},
 	}
@@ -124,7 +124,7 @@ func TestParsePopQuery(t *testing.T) {
 	}
 	for name, query := range map[string]string{
 		"a number that is none": "batch=abc", "a boolean that is none": "wait=1", "a negative wait": "timeout=-1", "a wait that is none": "timeout=x", "a key twice": "wait=true&wait=true",
-		"a key twice, once escaped": "wait=true&w%61it=true", "a bad escape": "batch=%", "conflation": "conflation=true", "an overflow": "batch=99999999999",
+		"a key twice, once escaped": "wait=true&w%61it=true", "a bad escape": "batch=%", "a conflation that is none": "conflation=1", "a control character in a task": "task=%00", "a long namespace": "namespace=" + strings.Repeat("n", 513), "an overflow": "batch=99999999999",
 		"a control character": "consumerGroup=a%1fb", "a long group": "consumerGroup=" + strings.Repeat("g", 513), "invalid UTF-8": "consumerGroup=%ff",
 	} {
 		t.Run("refuses "+name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestParsePopQuery(t *testing.T) {
 }
 
 func FuzzPopQuery(f *testing.F) {
-	for _, s := range []string{"", "batch=5&wait=true&timeout=100&consumerGroup=a%2Bb", "w%61it=true", "subscriptionFrom=2026-01-01T00%3A00%3A00Z", "batch=+5", "consumerGroup=__QUEUE_MODE__&subscriptionMode=__QUEUE_MODE__"} {
+	for _, s := range []string{"", "batch=5&wait=true&timeout=100&consumerGroup=a%2Bb", "w%61it=true", "subscriptionFrom=2026-01-01T00%3A00%3A00Z", "batch=+5", "consumerGroup=__QUEUE_MODE__&subscriptionMode=__QUEUE_MODE__", "namespace=a&task=%2F&conflation=true&autopilot=true", "partitions=200"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, query string) {

@@ -9,7 +9,9 @@ import (
 // PopQuery is the parsed query of a pop. Zero values are the wire's defaults where a field says so.
 type PopQuery struct {
 	Batch            int           // total message budget over all claimed partitions; default 200, at least 1
+	BatchGiven       bool          // the query named it
 	Partitions       int           // how many partitions one call may claim; default 1; 0 means no cap
+	PartitionsGiven  bool          // the query named it
 	AutoAck          bool          // the cursor moves on delivery, no lease
 	Wait             bool          // long poll
 	Timeout          time.Duration // of a waiting poll; DefaultTimeout unless TimeoutGiven
@@ -18,6 +20,10 @@ type PopQuery struct {
 	Group            string        // QueueModeGroup when absent
 	SubscriptionMode string        // as sent: all, new and its spellings; "" when absent
 	SubscriptionFrom string        // as sent: now or an RFC 3339 time; "" when absent
+	Conflation       bool          // of each partition only the newest message
+	Autopilot        bool          // the broker may choose what the query does not name of batch and partitions
+	Namespace        string        // of a discovery pop: exact, "" matches any; ignored by the other forms
+	Task             string        // likewise
 }
 
 // Message is one delivered message.
@@ -45,6 +51,17 @@ type PopAnswer struct {
 	Group             string
 	PartitionsClaimed int
 	Messages          []Message
+
+	Conflation bool // the caller asked for it, or it is what its group does
+	Conflict   bool // the caller asked for it, and its group was first registered without: these are all messages
+	Autopilot  *Autopilot
+}
+
+// Autopilot is what the broker chose for a pop that left it the choice.
+type Autopilot struct {
+	Partitions int
+	Batch      int
+	Wait       time.Duration // advice: how long to pause before the next pop that does not wait
 }
 
 // SeedMode is where a consumer group starts on a queue it has not read before.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -12,6 +13,12 @@ const (
 	DefaultBatch   = 200
 	DefaultTimeout = 30 * time.Second
 )
+
+// The known keys of a pop; the index of a key is its bit in seen.
+var popKeys = [...]string{
+	"batch", "partitions", "autoAck", "wait", "timeout", "leaseSeconds", "consumerGroup", "subscriptionMode",
+	"subscriptionFrom", "conflation", "autopilot", "namespace", "task",
+}
 
 // ParsePopQuery parses the raw query string of a pop once; every failure is InvalidRequest. Unknown keys are ignored,
 // a known key given twice is refused, booleans are true or false and nothing else.
@@ -29,7 +36,7 @@ func ParsePopQuery(query []byte) (PopQuery, error) {
 		if !ok {
 			return q, Errorf(InvalidRequest, "the query has an invalid escape")
 		}
-		bit := popKey(key)
+		bit := slices.Index(popKeys[:], key)
 		if bit < 0 {
 			continue
 		}
@@ -48,40 +55,14 @@ func ParsePopQuery(query []byte) (PopQuery, error) {
 	return q, nil
 }
 
-func popKey(key string) int {
-	switch key {
-	case "batch":
-		return 0
-	case "partitions":
-		return 1
-	case "autoAck":
-		return 2
-	case "wait":
-		return 3
-	case "timeout":
-		return 4
-	case "leaseSeconds":
-		return 5
-	case "consumerGroup":
-		return 6
-	case "subscriptionMode":
-		return 7
-	case "subscriptionFrom":
-		return 8
-	case "conflation":
-		return 9
-	}
-	return -1
-}
-
 func (q *PopQuery) set(key, value string) (err error) {
 	switch key {
 	case "batch":
 		q.Batch, err = queryInt(key, value)
-		q.Batch = max(q.Batch, 1)
+		q.Batch, q.BatchGiven = max(q.Batch, 1), true
 	case "partitions":
 		q.Partitions, err = queryInt(key, value)
-		q.Partitions = max(q.Partitions, 0)
+		q.Partitions, q.PartitionsGiven = max(q.Partitions, 0), true
 	case "leaseSeconds":
 		q.LeaseSeconds, err = queryInt(key, value)
 		q.LeaseSeconds = max(q.LeaseSeconds, 0)
@@ -96,28 +77,37 @@ func (q *PopQuery) set(key, value string) (err error) {
 	case "wait":
 		q.Wait, err = queryBool(key, value)
 	case "conflation":
-		// An SDK that asked for conflation stops when it is not echoed; say so at once instead.
-		var on bool
-		if on, err = queryBool(key, value); err == nil && on {
-			err = Errorf(InvalidRequest, "conflation is not served")
-		}
+		q.Conflation, err = queryBool(key, value)
+	case "autopilot":
+		q.Autopilot, err = queryBool(key, value)
 	case "consumerGroup":
 		if value != "" {
 			q.Group = value
 		}
-		if value == "." || value == ".." {
-			err = Errorf(InvalidRequest, "consumerGroup must not be %q", value)
-		} else if len(value) > MaxNameBytes {
-			err = Errorf(InvalidRequest, "consumerGroup is longer than %d bytes", MaxNameBytes)
-		} else if hasControl(value) {
-			err = Errorf(InvalidRequest, "control characters are not allowed in consumerGroup")
-		}
+		err = queryName(key, value)
+	case "namespace":
+		q.Namespace, err = value, queryName(key, value)
+	case "task":
+		q.Task, err = value, queryName(key, value)
 	case "subscriptionMode":
 		q.SubscriptionMode = value
 	case "subscriptionFrom":
 		q.SubscriptionFrom = value
 	}
 	return err
+}
+
+func queryName(key, value string) error {
+	if value == "." || value == ".." {
+		return Errorf(InvalidRequest, "%s must not be %q", key, value)
+	}
+	if len(value) > MaxNameBytes {
+		return Errorf(InvalidRequest, "%s is longer than %d bytes", key, MaxNameBytes)
+	}
+	if hasControl(value) {
+		return Errorf(InvalidRequest, "control characters are not allowed in %s", key)
+	}
+	return nil
 }
 
 func queryInt(key, value string) (int, error) {
@@ -152,34 +142,62 @@ func decodeQuery(b []byte) (string, bool) {
 // AppendQuery appends the canonical query of q, without the question mark: what a gateway sends upstream. It reads
 // back through ParsePopQuery as q itself.
 func (q PopQuery) AppendQuery(dst []byte) []byte {
-	dst = append(dst, "batch="...)
-	dst = strconv.AppendInt(dst, int64(q.Batch), 10)
-	dst = append(dst, "&partitions="...)
-	dst = strconv.AppendInt(dst, int64(q.Partitions), 10)
-	if q.AutoAck {
-		dst = append(dst, "&autoAck=true"...)
+	a := paramAppender{dst: dst}
+	if q.BatchGiven {
+		a.number("batch", int64(q.Batch))
 	}
-	if q.Wait {
-		dst = append(dst, "&wait=true"...)
+	if q.PartitionsGiven {
+		a.number("partitions", int64(q.Partitions))
 	}
+	a.flag("autoAck", q.AutoAck)
+	a.flag("wait", q.Wait)
 	if q.TimeoutGiven {
-		dst = append(dst, "&timeout="...)
-		dst = strconv.AppendInt(dst, q.Timeout.Milliseconds(), 10)
+		a.number("timeout", q.Timeout.Milliseconds())
 	}
 	if q.LeaseSeconds > 0 {
-		dst = append(dst, "&leaseSeconds="...)
-		dst = strconv.AppendInt(dst, int64(q.LeaseSeconds), 10)
+		a.number("leaseSeconds", int64(q.LeaseSeconds))
 	}
 	if q.Group != QueueModeGroup {
-		dst = appendParam(dst, "&consumerGroup=", q.Group)
+		a.text("consumerGroup", q.Group)
 	}
-	dst = appendParam(dst, "&subscriptionMode=", q.SubscriptionMode)
-	return appendParam(dst, "&subscriptionFrom=", q.SubscriptionFrom)
+	a.text("subscriptionMode", q.SubscriptionMode)
+	a.text("subscriptionFrom", q.SubscriptionFrom)
+	a.flag("conflation", q.Conflation)
+	a.flag("autopilot", q.Autopilot)
+	a.text("namespace", q.Namespace)
+	a.text("task", q.Task)
+	return a.dst
 }
 
-func appendParam(dst []byte, key, value string) []byte {
-	if value == "" {
-		return dst
+// paramAppender writes the parameters of a query. Texts that are empty and flags that are off are left out.
+type paramAppender struct {
+	dst  []byte
+	some bool
+}
+
+func (a *paramAppender) key(key string) {
+	if a.some {
+		a.dst = append(a.dst, '&')
 	}
-	return appendEscaped(append(dst, key...), value)
+	a.some = true
+	a.dst = append(append(a.dst, key...), '=')
+}
+
+func (a *paramAppender) number(key string, n int64) {
+	a.key(key)
+	a.dst = strconv.AppendInt(a.dst, n, 10)
+}
+
+func (a *paramAppender) flag(key string, on bool) {
+	if on {
+		a.key(key)
+		a.dst = append(a.dst, "true"...)
+	}
+}
+
+func (a *paramAppender) text(key, value string) {
+	if value != "" {
+		a.key(key)
+		a.dst = appendEscaped(a.dst, value)
+	}
 }

@@ -21,6 +21,62 @@ const (
 	OpLivez
 	OpReadyz
 	OpMetrics
+	OpTransaction
+	OpPopDiscover
+	OpFetch
+	OpPartitionsChanged
+	OpOverview
+	OpNamespaces
+	OpTasks
+	OpListPartitions
+	OpQueueDepth
+	OpClearQueue
+	OpListGroups
+	OpLaggingGroups
+	OpGetGroup
+	OpSetSubscription
+	OpSeekQueue
+	OpSeekPartition
+	OpDeleteGroup
+	OpDeleteGroupQueue
+	OpListMessages
+	OpGetMessage
+	OpDeleteMessage
+	OpRetryMessage
+	OpDeadLetterMessage
+	OpListDeadLetters
+	OpPurgeDeadLetters
+	OpReplayDeadLetter
+	OpRedrive
+	OpRedriveStatus
+	OpCancelRedrive
+	OpAddTrace
+	OpTraceNames
+	OpTracesByName
+	OpTracesOfMessage
+	OpStatus
+	OpStatusQueues
+	OpStatusQueue
+	OpStatusAnalytics
+	OpStatusBuffers
+	OpQueueLag
+	OpQueueOps
+	OpParkedReplicas
+	OpRetentionHistory
+	OpWorkload
+	OpDeadLetterSignatures
+	OpPartitionLiveness
+	OpSystemMetrics
+	OpWorkerMetrics
+	OpPostgresStats
+	OpRefreshStats
+	OpMaintenance
+	OpSetMaintenance
+	OpPopMaintenance
+	OpSetPopMaintenance
+	OpSharedState
+	OpMetricsJSON
+	OpOpenAPI
 	OpTenantUsage // internal: retained bytes and counts of tenants, for gateways
 	OpTenantNames // internal: queue and partition names of one tenant, for gateways
 )
@@ -118,6 +174,63 @@ var Routes = []Route{
 	{"GET", "/api/v1/resources/queues", OpListQueues, ClassRead, CostRequest, AccessReadOnly, true, "list the queues"},
 	{"GET", "/api/v1/resources/queues/:queue", OpGetQueue, ClassRead, CostRequest, AccessReadOnly, true, "one queue with its options and partitions"},
 	{"DELETE", "/api/v1/resources/queues/:queue", OpDeleteQueue, ClassQueueAdmin, CostRequest, AccessAdmin, true, "delete a queue and all it holds"},
+	{"POST", "/api/v1/transaction", OpTransaction, ClassProduce, CostMessages, AccessReadWrite, true, "push and acknowledge, all or nothing"},
+	{"GET", "/api/v1/pop", OpPopDiscover, ClassConsume, CostDelivery, AccessReadWrite, true, "claim messages of any queue of a namespace or task"},
+	{"POST", "/api/v1/fetch", OpFetch, ClassConsume, CostRequest, AccessReadOnly, true, "read messages by offset, without a cursor"},
+	{"POST", "/api/v1/partitions/changed", OpPartitionsChanged, ClassConsume, CostRequest, AccessReadOnly, true, "partitions written since a time"},
+	{"GET", "/api/v1/resources/overview", OpOverview, ClassRead, CostRequest, AccessReadOnly, true, "totals of the tenant"},
+	{"GET", "/api/v1/resources/namespaces", OpNamespaces, ClassRead, CostRequest, AccessReadOnly, true, "namespaces with totals"},
+	{"GET", "/api/v1/resources/tasks", OpTasks, ClassRead, CostRequest, AccessReadOnly, true, "tasks with totals"},
+	{"GET", "/api/v1/resources/partitions", OpListPartitions, ClassRead, CostRequest, AccessReadOnly, true, "partitions with totals"},
+	{"GET", "/api/v1/resources/queues/:queue/depth", OpQueueDepth, ClassRead, CostRequest, AccessReadOnly, true, "what a group has to read in a queue"},
+	{"DELETE", "/api/v1/queues/:queue/clear", OpClearQueue, ClassQueueAdmin, CostRequest, AccessAdmin, true, "delete the messages of a queue and keep the queue"},
+	{"GET", "/api/v1/consumer-groups", OpListGroups, ClassRead, CostRequest, AccessReadOnly, true, "list the consumer groups"},
+	{"GET", "/api/v1/consumer-groups/lagging", OpLaggingGroups, ClassRead, CostRequest, AccessReadOnly, true, "groups behind by more than a time"},
+	{"GET", "/api/v1/consumer-groups/:group", OpGetGroup, ClassRead, CostRequest, AccessReadOnly, true, "one consumer group"},
+	{"POST", "/api/v1/consumer-groups/:group/subscription", OpSetSubscription, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "change where a group starts"},
+	{"POST", "/api/v1/consumer-groups/:group/queues/:queue/seek", OpSeekQueue, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "move the cursors of a group on a queue"},
+	{"POST", "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek", OpSeekPartition, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "move the cursor of a group on a partition"},
+	{"DELETE", "/api/v1/consumer-groups/:group", OpDeleteGroup, ClassQueueAdmin, CostRequest, AccessAdmin, true, "forget a group"},
+	{"DELETE", "/api/v1/consumer-groups/:group/queues/:queue", OpDeleteGroupQueue, ClassQueueAdmin, CostRequest, AccessAdmin, true, "forget a group on a queue"},
+	{"GET", "/api/v1/messages", OpListMessages, ClassRead, CostRequest, AccessReadOnly, true, "browse messages"},
+	{"GET", "/api/v1/messages/:partition/:transaction", OpGetMessage, ClassRead, CostRequest, AccessReadOnly, true, "one message"},
+	{"DELETE", "/api/v1/messages/:partition/:transaction", OpDeleteMessage, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "delete a dead letter"},
+	{"POST", "/api/v1/messages/:partition/:transaction/retry", OpRetryMessage, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "replay a dead letter"},
+	{"POST", "/api/v1/messages/:partition/:transaction/dlq", OpDeadLetterMessage, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "dead-letter a message"},
+	{"GET", "/api/v1/dlq", OpListDeadLetters, ClassRead, CostRequest, AccessReadOnly, true, "list dead letters"},
+	{"DELETE", "/api/v1/dlq", OpPurgeDeadLetters, ClassQueueAdmin, CostRequest, AccessAdmin, true, "delete dead letters of a queue"},
+	{"POST", "/api/v1/dlq/redrive", OpRedrive, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "replay many dead letters"},
+	{"GET", "/api/v1/dlq/redrive/:id", OpRedriveStatus, ClassRead, CostRequest, AccessReadOnly, true, "progress of a redrive"},
+	{"DELETE", "/api/v1/dlq/redrive/:id", OpCancelRedrive, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "end a redrive"},
+	{"POST", "/api/v1/dlq/:id/replay", OpReplayDeadLetter, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "replay one dead letter"},
+	{"POST", "/api/v1/traces", OpAddTrace, ClassConsume, CostRequest, AccessReadWrite, true, "add a trace event to a message"},
+	{"GET", "/api/v1/traces/names", OpTraceNames, ClassRead, CostRequest, AccessReadOnly, true, "names of traces"},
+	{"GET", "/api/v1/traces/by-name/:name", OpTracesByName, ClassRead, CostRequest, AccessReadOnly, true, "events of a trace"},
+	{"GET", "/api/v1/traces/:partition/:transaction", OpTracesOfMessage, ClassRead, CostRequest, AccessReadOnly, true, "trace events of a message"},
+	{"GET", "/status", OpStatus, ClassBlocked, CostRequest, AccessReadOnly, false, "facts of the process"},
+	{"GET", "/api/v1/status", OpStatus, ClassBlocked, CostRequest, AccessReadOnly, false, "facts of the process"},
+	{"GET", "/api/v1/status/queues", OpStatusQueues, ClassRead, CostRequest, AccessReadOnly, true, "queues with their state"},
+	{"GET", "/api/v1/status/queues/:queue", OpStatusQueue, ClassRead, CostRequest, AccessReadOnly, true, "one queue with its state"},
+	{"GET", "/api/v1/status/analytics", OpStatusAnalytics, ClassRead, CostRequest, AccessReadOnly, true, "throughput over time"},
+	{"GET", "/api/v1/status/buffers", OpStatusBuffers, ClassBlocked, CostRequest, AccessReadOnly, false, "the outage spool"},
+	{"GET", "/api/v1/analytics/queue-lag", OpQueueLag, ClassRead, CostRequest, AccessReadOnly, true, "queue lag"},
+	{"GET", "/api/v1/analytics/queue-ops", OpQueueOps, ClassRead, CostRequest, AccessReadOnly, true, "queue ops"},
+	{"GET", "/api/v1/analytics/queue-parked-replicas", OpParkedReplicas, ClassRead, CostRequest, AccessReadOnly, true, "queue parked replicas"},
+	{"GET", "/api/v1/analytics/retention", OpRetentionHistory, ClassRead, CostRequest, AccessReadOnly, true, "retention"},
+	{"GET", "/api/v1/analytics/workload", OpWorkload, ClassRead, CostRequest, AccessReadOnly, true, "workload"},
+	{"GET", "/api/v1/analytics/dlq-signatures", OpDeadLetterSignatures, ClassRead, CostRequest, AccessReadOnly, true, "dlq signatures"},
+	{"GET", "/api/v1/analytics/partition-liveness", OpPartitionLiveness, ClassRead, CostRequest, AccessReadOnly, true, "partition liveness"},
+	{"GET", "/api/v1/analytics/system-metrics", OpSystemMetrics, ClassBlocked, CostRequest, AccessReadOnly, false, "system metrics"},
+	{"GET", "/api/v1/analytics/worker-metrics", OpWorkerMetrics, ClassBlocked, CostRequest, AccessReadOnly, false, "worker metrics"},
+	{"GET", "/api/v1/analytics/postgres-stats", OpPostgresStats, ClassBlocked, CostRequest, AccessReadOnly, false, "postgres stats"},
+	{"POST", "/api/v1/stats/refresh", OpRefreshStats, ClassBlocked, CostRequest, AccessAdmin, false, "kept for clients that ask; statistics are always fresh"},
+	{"GET", "/api/v1/system/maintenance", OpMaintenance, ClassBlocked, CostRequest, AccessAdmin, false, "is push maintenance on"},
+	{"POST", "/api/v1/system/maintenance", OpSetMaintenance, ClassBlocked, CostRequest, AccessAdmin, false, "switch push maintenance"},
+	{"GET", "/api/v1/system/maintenance/pop", OpPopMaintenance, ClassBlocked, CostRequest, AccessAdmin, false, "is pop maintenance on"},
+	{"POST", "/api/v1/system/maintenance/pop", OpSetPopMaintenance, ClassBlocked, CostRequest, AccessAdmin, false, "switch pop maintenance"},
+	{"GET", "/api/v1/system/shared-state", OpSharedState, ClassBlocked, CostRequest, AccessAdmin, false, "what brokers share"},
+	{"GET", "/metrics", OpMetricsJSON, ClassBlocked, CostRequest, AccessPublic, false, "metrics of the process as JSON"},
+	{"GET", "/openapi.json", OpOpenAPI, ClassRead, CostRequest, AccessPublic, false, "the OpenAPI document"},
 	{"GET", "/health", OpHealth, ClassRead, CostRequest, AccessPublic, false, "readiness with a database round trip"},
 	{"GET", "/livez", OpLivez, ClassBlocked, CostRequest, AccessPublic, false, "the process is alive and takes pushes"},
 	{"GET", "/readyz", OpReadyz, ClassBlocked, CostRequest, AccessPublic, false, "the database answers"},

@@ -169,7 +169,7 @@ func ScanAck(body []byte, batch bool) (AckRequest, error) {
 		err = s.ackBatch(&req)
 	} else {
 		var it AckItem
-		it, err = s.ackItem(0, &req.Group)
+		it, err = s.ackItem(0, 1, &req.Group)
 		req.Items = []AckItem{it}
 	}
 	if err == nil {
@@ -190,7 +190,7 @@ func (s *scanner) ackBatch(req *AckRequest) error {
 				return err
 			}
 			return s.array(func(i int) error {
-				it, err := s.ackItem(i, nil)
+				it, err := s.ackItem(i, 3, nil)
 				req.Items = append(req.Items, it)
 				return err
 			})
@@ -218,13 +218,10 @@ func (s *scanner) group(into *string) error {
 	return checkName("consumerGroup", g)
 }
 
-// ackItem consumes one acknowledgement; group is where a consumerGroup goes, nil when the item has none of its own.
-func (s *scanner) ackItem(index int, group *string) (AckItem, error) {
+// ackItem consumes one acknowledgement whose members lie depth levels deep; group is where a consumerGroup goes, nil
+// when the item has none of its own.
+func (s *scanner) ackItem(index, depth int, group *string) (AckItem, error) {
 	var it AckItem
-	depth := 1
-	if group == nil {
-		depth = 3
-	}
 	if k, err := s.peek(); err != nil {
 		return it, err
 	} else if k != kindObject {

@@ -31,4 +31,7 @@
 // behind it: nothing, while one broker writes the partition. Frames the cache has seen before go into a segment of
 // their own, whose probe begins right before the earliest sighting, so that clean traffic never pays for them. See
 // watermark.go for the structure and hydrate.go for how a partition becomes known.
+//
+// Transactions write partitions without a flush. They hold the lanes meanwhile (hold.go), so that they use and feed the
+// same watermarks and no push meets their row locks.
 package fuse

@@ -165,7 +165,7 @@ func (w *worker) apply(p *part, v *store.PushVerdict) {
 			Partition: bt.part.ID, QueueID: bt.part.QueueID, Tenant: bt.part.Tenant, Queue: bt.part.Queue,
 			LastOffset: last, Count: len(p.live),
 		})
-		w.learn(p, v.Base, last, v.CreatedAt)
+		w.learn(p, v.Base, v.CreatedAt)
 	case store.PushDuplicate:
 		w.duplicates(p, v)
 	case store.PushBusy:
@@ -222,27 +222,11 @@ func (w *worker) duplicates(p *part, v *store.PushVerdict) {
 }
 
 // learn tells the cache what was stored.
-func (w *worker) learn(p *part, base, last int64, createdAt time.Time) {
-	e := p.batch.entry
-	switch {
-	case e == nil:
-		return
-	case e.complete && base <= e.verified:
-		w.rewound = true
-		return
-	case e.complete && base > e.verified+1:
-		e.stale = true
-		return
-	case !e.complete && base != 0:
-		return
-	case !e.complete: // the first message ever: nothing else is there to be known
-		e.reset(p.batch.part.DedupWindow)
-		e.complete = true
-	}
-	for k, i := range p.live {
-		e.add(p.batch.items[i].hash(), base+int64(k), createdAt)
-	}
-	e.verified = last
+func (w *worker) learn(p *part, base int64, createdAt time.Time) {
+	bt := p.batch
+	w.rewound = bt.entry.learn(bt.part.DedupWindow, base, len(p.live), createdAt, func(k int) *store.Hash {
+		return bt.items[p.live[k]].hash()
+	}) || w.rewound
 }
 
 func (w *worker) decide(bt *batch, i int32, r Result) {
@@ -269,8 +253,7 @@ func (w *worker) finish(began time.Time) {
 	w.stats = Stats{}
 	if w.rewound {
 		w.rewound = false
-		f.log.Warn("the database lost messages that were committed: the dedup cache starts over")
-		f.cache.clear()
+		f.rewoundLocked()
 	}
 	for _, bt := range w.batches {
 		l := bt.lane

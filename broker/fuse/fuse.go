@@ -160,7 +160,7 @@ func (f *Fuser) Run(ctx context.Context) error {
 	f.mu.Lock()
 	f.phase = draining
 	for f.reading.queue.len() > 0 {
-		f.makeReadyLocked(f.reading.queue.pop())
+		f.settleLocked(f.reading.queue.pop(), time.Time{})
 	}
 	f.checkDrainedLocked()
 	f.mu.Unlock()

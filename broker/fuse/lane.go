@@ -69,6 +69,7 @@ const (
 	laneReading           // waits for a sidecar read
 	laneReady             // stands in Fuser.ready
 	laneFlying            // its segment is in flight
+	laneHeld              // somebody else writes the partition: see Hold
 )
 
 // lane is a partition with work. Fuser.mu guards part, state and pending. The other fields belong to whoever moves the
@@ -82,6 +83,9 @@ type lane struct {
 	later    bool    // the last segment was clean, so suspects are next
 	retry    *batch  // what the last flush left undecided
 	entry    *entry  // nil without a dedup window
+
+	holders []*holder // who waits for the lane; guarded by Fuser.mu
+	wasHeld bool      // a holder had it last, so pushes are next
 }
 
 func (f *Fuser) newLaneLocked(id int64) *lane {
@@ -107,6 +111,7 @@ func (f *Fuser) settleLocked(l *lane, now time.Time) {
 		l.state = laneReading
 		f.reading.queue.push(l)
 		f.pumpReadsLocked()
+	case f.grantLocked(l):
 	case len(l.pending) > 0 || len(l.suspects) > 0:
 		f.makeReadyLocked(l)
 	default:
@@ -140,7 +145,7 @@ func (f *Fuser) retireLocked(l *lane, now time.Time) {
 		}
 		f.cache.release(l.entry, now)
 	}
-	*l = lane{pending: l.pending[:0], suspects: l.suspects[:0]}
+	*l = lane{pending: l.pending[:0], suspects: l.suspects[:0], holders: l.holders[:0]}
 	if len(f.spare) < maxSpare && cap(l.pending) <= 256 && cap(l.suspects) <= 256 {
 		f.spare = append(f.spare, l)
 	}

@@ -56,6 +56,30 @@ func (e *entry) vouches(window time.Duration) bool {
 	return e != nil && e.complete && window <= e.window
 }
 
+// learn takes what was stored: n ids from offset base on. It reports whether the database has less than it once had. A
+// nil entry learns nothing.
+func (e *entry) learn(window time.Duration, base int64, n int, createdAt time.Time, hash func(k int) *store.Hash) (rewound bool) {
+	switch {
+	case e == nil:
+		return false
+	case e.complete && base <= e.verified:
+		return true
+	case e.complete && base > e.verified+1:
+		e.stale = true
+		return false
+	case !e.complete && base != 0:
+		return false
+	case !e.complete: // the first message ever: nothing else is there to be known
+		e.reset(window)
+		e.complete = true
+	}
+	for k := range n {
+		e.add(hash(k), base+int64(k), createdAt)
+	}
+	e.verified = base + int64(n) - 1
+	return false
+}
+
 // add records the id stored at offset. Offsets at or below top are known and skipped.
 func (e *entry) add(h *store.Hash, offset int64, createdAt time.Time) {
 	if offset <= e.top {

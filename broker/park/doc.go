@@ -20,6 +20,9 @@
 // handed one partition; so n ready partitions wake n waiters in the order of their arrival. A ticket that leaves with
 // a partition in hand hands it on.
 //
+// Some news is not a mark: cursors that an operator moved, a group or a queue that was deleted. It makes a ring stale:
+// everybody parked is woken, nobody parks, and the next Prepare forgets what the ring holds and scans again.
+//
 // Everything is safe for concurrent use, except that a Ticket belongs to one goroutine. One mutex per board guards
 // its rings; nothing blocks under it.
 package park

@@ -27,9 +27,10 @@ type board struct {
 
 	mu        sync.Mutex // guards all below and everything inside the rings
 	rings     map[string]*Ring
-	names     uint64 // grows whenever a partition appears
-	strangers bool   // a partition nobody knew was marked while somebody waits for one that does not exist yet
-	dead      bool   // dropped from the registry: look it up again
+	watched   map[int64]map[*Watch]struct{} // by partition; 0: any of the queue
+	names     uint64                        // grows whenever a partition appears
+	strangers bool                          // a partition nobody knew was marked while somebody waits for one that does not exist yet
+	dead      bool                          // dropped from the registry: look it up again
 }
 
 // Registry holds all boards of a broker.
@@ -41,13 +42,14 @@ type Registry struct {
 	wakes      atomic.Int64
 	seq        atomic.Uint64
 
-	mu     sync.RWMutex // guards boards; taken before a board's
+	mu     sync.RWMutex // guards all below; taken before a board's
 	boards map[boardKey]*board
+	covers map[boardKey][]boardKey // the scopes that a queue belongs to; the slices do not change
 }
 
 // New returns an empty registry that parks at most maxWaiting polls at once.
 func New(maxWaiting int) *Registry {
-	return &Registry{maxWaiting: int64(maxWaiting), boards: map[boardKey]*board{}}
+	return &Registry{maxWaiting: int64(maxWaiting), boards: map[boardKey]*board{}, covers: map[boardKey][]boardKey{}}
 }
 
 // Join takes a ticket for a ring, making the ring when it is new. pin narrows it to one partition.
@@ -97,22 +99,19 @@ func (reg *Registry) find(k boardKey) *board {
 // Mark tells every ring of the queue that the partition has messages up to the offset last, count of them new; 0 when
 // that is not known.
 func (reg *Registry) Mark(tenant uuid.UUID, queue string, partition, last, count int64) {
-	b := reg.find(boardKey{tenant, queue})
-	if b == nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, r := range b.rings {
-		r.markLocked(partition, last, count)
-	}
+	reg.told(boardKey{tenant, queue}, func(b *board) {
+		for _, r := range b.rings {
+			r.markLocked(queue, partition, last, count)
+		}
+		b.wakeWatchesLocked(partition)
+	})
 }
 
 // Release tells a ring that the group's lease on a partition has ended, by an ack or a nack, with the cursor at
 // committed and the partition's end at last.
 func (reg *Registry) Release(k Key, partition, committed, last int64) {
-	reg.withRing(k, func(r *Ring) {
-		e, _ := r.entryLocked(partition)
+	reg.withRings(k, func(r *Ring) {
+		e, _ := r.entryLocked(k.Queue, partition)
 		e.base = committed
 		if e.state == taken || e.state == ready {
 			e.last, e.marked = max(e.last, last), true
@@ -125,9 +124,18 @@ func (reg *Registry) Release(k Key, partition, committed, last int64) {
 
 // Extend tells a ring that our lease on a partition now ends at until (local clock).
 func (reg *Registry) Extend(k Key, partition int64, until time.Time) {
-	reg.withRing(k, func(r *Ring) {
+	reg.withRings(k, func(r *Ring) {
 		if e := r.entries[partition]; e != nil && e.state == leased && until.After(e.alarm.at) {
 			r.untilLocked(e, leased, until)
+		}
+	})
+}
+
+// withRings calls f for the group's ring of the queue and for those of the scopes that the queue belongs to.
+func (reg *Registry) withRings(k Key, f func(*Ring)) {
+	reg.told(boardKey{k.Tenant, k.Queue}, func(b *board) {
+		if r := b.rings[k.Group]; r != nil {
+			f(r)
 		}
 	})
 }
@@ -256,34 +264,28 @@ func (reg *Registry) Probed(s Suspect, p *Pending) {
 	})
 }
 
-// Forget empties the rings of a queue that was deleted; who waits, waits on for the queue to come back.
+// Forget is ResetGroup for every group of a queue that was deleted or cleared. Who waits, registers anew and waits on
+// for messages to come.
 func (reg *Registry) Forget(tenant uuid.UUID, queue string) {
-	b := reg.find(boardKey{tenant, queue})
-	if b == nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, r := range b.rings {
-		r.resetLocked()
-	}
+	reg.told(boardKey{tenant, queue}, func(b *board) {
+		for _, r := range b.rings {
+			r.staleLocked()
+		}
+		b.wakeWatchesLocked(0)
+	})
 }
 
-// Reset makes every ring ask the database anew at its next use: after a time in which changes may have been missed.
-// Who is parked is woken to do so.
+// ResetGroup makes a ring ask the database anew at its next use: after its cursors were moved by an operator. Who is
+// parked is woken to do so.
+func (reg *Registry) ResetGroup(k Key) { reg.withRings(k, (*Ring).staleLocked) }
+
+// Reset is ResetGroup for every ring: after a time in which changes may have been missed.
 func (reg *Registry) Reset() {
 	reg.each(func(b *board) {
 		for _, r := range b.rings {
-			r.epoch.Store(0)
-			for n := r.waiters.front; n != nil; n = r.waiters.front {
-				n.value.wakeLocked(Ready)
-			}
-			for _, l := range r.pinned {
-				for n := l.front; n != nil; n = l.front {
-					n.value.wakeLocked(Ready)
-				}
-			}
+			r.staleLocked()
 		}
+		b.wakeWatchesLocked(0)
 	})
 }
 
@@ -307,7 +309,7 @@ func (reg *Registry) Sweep(before time.Time) {
 	defer reg.mu.Unlock()
 	for k, b := range reg.boards {
 		b.mu.Lock()
-		if len(b.rings) == 0 {
+		if len(b.rings) == 0 && len(b.watched) == 0 {
 			b.dead = true
 			delete(reg.boards, k)
 		}
@@ -324,6 +326,7 @@ func (reg *Registry) Drain() {
 				t.wakeLocked(Drained)
 			}
 		}
+		b.wakeWatchesLocked(0)
 	})
 	// A ticket that looked at draining before it was set is in its ring by now: it held the board's mutex meanwhile.
 }

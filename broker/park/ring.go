@@ -20,6 +20,7 @@ const (
 // entry is one partition of a ring.
 type entry struct {
 	ring      *Ring
+	queue     string
 	partition int64
 	state     state
 	marked    bool  // a mark came while it was taken
@@ -53,6 +54,11 @@ type Ring struct {
 
 	prepare sync.Mutex   // held while the database is scanned for the ring
 	epoch   atomic.Int64 // of the last successful Prepare, 0 none
+	resets  atomic.Int64 // how often what was known of the queue became out of date
+	grown   atomic.Int64 // generation of the scope that the ring has followed
+	single  atomic.Bool  // the group conflates
+	claims  atomic.Int64 // see Yield
+	yield   atomic.Int64 // messages per claimed partition, in 1/1024
 	delay   atomic.Int64 // delayedProcessing of the queue, for the probe
 
 	// All below is guarded by board.mu.
@@ -65,6 +71,7 @@ type Ring struct {
 	holders list[*Ticket]            // have something and wait for more
 	tickets int
 	used    time.Time // of the last Join or Take
+	stale   bool      // what the ring holds is out of date since the last Prepare began
 }
 
 func newRing(b *board, group string) *Ring {
@@ -72,19 +79,19 @@ func newRing(b *board, group string) *Ring {
 }
 
 // entryLocked returns the entry of a partition, making it when it is new.
-func (r *Ring) entryLocked(partition int64) (e *entry, isNew bool) {
+func (r *Ring) entryLocked(queue string, partition int64) (e *entry, isNew bool) {
 	if e := r.entries[partition]; e != nil {
 		return e, false
 	}
-	e = &entry{ring: r, partition: partition, last: -1, base: unknown}
+	e = &entry{ring: r, queue: queue, partition: partition, last: -1, base: unknown}
 	e.alarm = alarm{index: -1, owner: e}
 	e.link.value = e
 	r.entries[partition] = e
 	return e, true
 }
 
-func (r *Ring) markLocked(partition, last, count int64) {
-	e, isNew := r.entryLocked(partition)
+func (r *Ring) markLocked(queue string, partition, last, count int64) {
+	e, isNew := r.entryLocked(queue, partition)
 	if isNew {
 		r.board.names++
 		r.board.strangers = r.board.strangers || len(r.unnamed) > 0
@@ -205,9 +212,20 @@ func (r *Ring) resetLocked() {
 	r.epoch.Store(0)
 }
 
+// staleLocked makes the next use of the ring ask the database anew, and wakes all who are parked to be that use.
+func (r *Ring) staleLocked() {
+	r.epoch.Store(0)
+	r.resets.Add(1)
+	r.stale = true
+	for _, t := range r.parkedLocked() {
+		t.wakeLocked(Ready)
+	}
+}
+
 // Pending is a partition with messages behind the group's cursor, as a scan of the database found it. Times are on
 // the local clock.
 type Pending struct {
+	Queue       string // of a scope's ring
 	Partition   int64
 	Last        int64 // last offset
 	Committed   int64
@@ -216,7 +234,7 @@ type Pending struct {
 }
 
 func (r *Ring) seedLocked(p Pending, now time.Time) {
-	e, isNew := r.entryLocked(p.Partition)
+	e, isNew := r.entryLocked(p.Queue, p.Partition)
 	e.last = max(e.last, p.Last)
 	if !isNew && e.state != idle {
 		e.base = min(e.base, p.Committed)
@@ -241,8 +259,8 @@ func (r *Ring) placeLocked(e *entry, p Pending, now time.Time) {
 
 // Prepare makes the ring good for one incarnation of its queue, at most once: what it held is forgotten, and scan,
 // called without a lock, registers the group and returns what is pending. Partitions marked meanwhile are kept.
-// Callers that come while a scan runs wait for it; a failed scan is repeated by the next caller. epoch is any number
-// but 0 that changes with the incarnation.
+// Callers that come while a scan runs wait for it; a failed scan is repeated by the next caller, and one during which
+// the ring became out of date by this one. epoch is any number but 0 that changes with the incarnation.
 func (r *Ring) Prepare(epoch int64, scan func() ([]Pending, error)) error {
 	if r.epoch.Load() == epoch {
 		return nil
@@ -253,21 +271,67 @@ func (r *Ring) Prepare(epoch int64, scan func() ([]Pending, error)) error {
 		return nil
 	}
 	b := r.board
-	b.mu.Lock()
-	r.resetLocked()
-	b.mu.Unlock()
-	pending, err := scan()
-	if err != nil {
-		return err
+	for {
+		b.mu.Lock()
+		r.resetLocked()
+		stale := r.stale
+		r.stale = false
+		b.mu.Unlock()
+		pending, err := scan()
+		if err != nil {
+			b.mu.Lock()
+			r.stale = r.stale || stale // who is about to park must not rely on this call
+			b.mu.Unlock()
+			return err
+		}
+		now := time.Now()
+		b.mu.Lock()
+		if r.stale {
+			b.mu.Unlock()
+			continue
+		}
+		for _, p := range pending {
+			r.seedLocked(p, now)
+		}
+		r.epoch.Store(epoch)
+		b.mu.Unlock()
+		return nil
 	}
+}
+
+// add seeds pending partitions into the ring.
+func (r *Ring) add(pending []Pending) {
 	now := time.Now()
-	b.mu.Lock()
+	r.board.mu.Lock()
+	defer r.board.mu.Unlock()
 	for _, p := range pending {
 		r.seedLocked(p, now)
 	}
-	b.mu.Unlock()
-	r.epoch.Store(epoch)
-	return nil
+}
+
+// SetConflating notes that the group is given the newest message of a partition only; it may change with a Prepare.
+func (r *Ring) SetConflating(on bool) { r.single.Store(on) }
+
+// Conflating returns what SetConflating noted.
+func (r *Ring) Conflating() bool { return r.single.Load() }
+
+// yieldWeight is how much a claim counts in the moving average of Yield: one in so many.
+const yieldWeight = 8
+
+// Took notes what a claim yielded.
+func (r *Ring) Took(partitions, messages int) {
+	got := int64(messages) * 1024 / int64(max(partitions, 1))
+	if r.claims.Add(1) == 1 {
+		r.yield.Store(got)
+		return
+	}
+	old := r.yield.Load()
+	r.yield.Store(old + (got-old)/yieldWeight) // of two at once one may be lost, which an average can bear
+}
+
+// Yield returns how many messages a claimed partition has yielded lately, on average, and the number of claims.
+func (r *Ring) Yield() (messages float64, claims int64) {
+	return float64(r.yield.Load()) / 1024, r.claims.Load()
 }
 
 // SetDelay tells the ring the queue's delayedProcessing, which Probe hands back.

@@ -27,6 +27,7 @@ type Ticket struct {
 	ring    *Ring
 	pin     Pin
 	names   uint64 // board.names when the pinned partition was last looked up
+	resets  int64  // ring.resets likewise
 	seq     uint64 // order of arrival, given by the first wait and kept by later ones
 	taken   []*entry
 	wakeC   chan Wake // capacity 1
@@ -41,10 +42,12 @@ type Ticket struct {
 // Ring returns the ring the ticket stands in.
 func (t *Ticket) Ring() *Ring { return t.ring }
 
-// Lookup finds the id of the one partition the ticket wants, as long as it has none: find, called without a lock,
-// returns it, or 0 when the partition does not exist. What is created after that call began ends the next Wait.
+// Lookup finds the id of the one partition the ticket wants, as long as it has none, and again when the ring was reset:
+// find, called without a lock, returns it, or 0 when the partition does not exist. What is created after that call began
+// ends the next Wait.
 func (t *Ticket) Lookup(find func() (int64, error)) error {
-	if t.pin.ID != 0 || t.pin == (Pin{}) {
+	resets := t.ring.resets.Load()
+	if t.pin.Name == "" || t.pin.ID != 0 && t.resets == resets {
 		return nil
 	}
 	b := t.ring.board
@@ -56,7 +59,7 @@ func (t *Ticket) Lookup(find func() (int64, error)) error {
 		return err
 	}
 	b.mu.Lock()
-	t.pin.ID = id
+	t.pin.ID, t.resets = id, resets
 	b.mu.Unlock()
 	return nil
 }
@@ -93,6 +96,27 @@ func (t *Ticket) Take(width int) []int64 {
 		ids[i] = e.partition
 	}
 	return ids
+}
+
+// Hand returns the queues of the partitions that the last Take returned, in its order. Those of a queue's own ring may
+// be unnamed.
+func (t *Ticket) Hand() []string {
+	r := t.ring
+	r.board.mu.Lock()
+	defer r.board.mu.Unlock()
+	queues := make([]string, len(t.taken))
+	for i, e := range t.taken {
+		queues[i] = e.queue
+	}
+	return queues
+}
+
+// Supply returns how many partitions are ready in the ring and how many tickets stand in it, this one included.
+func (t *Ticket) Supply() (ready, tickets int) {
+	r := t.ring
+	r.board.mu.Lock()
+	defer r.board.mu.Unlock()
+	return r.fifo.len, r.tickets
 }
 
 func (t *Ticket) takeLocked(e *entry) {
@@ -324,8 +348,11 @@ func (t *Ticket) sleep(gone <-chan struct{}) Wake {
 	return Gone
 }
 
-// readyLocked reports whether Take would find something.
+// readyLocked reports whether Take would find something, or Prepare has to look again.
 func (t *Ticket) readyLocked() bool {
+	if t.ring.stale {
+		return true
+	}
 	if t.pin == (Pin{}) {
 		return t.ring.fifo.len > 0
 	}

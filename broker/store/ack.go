@@ -35,7 +35,7 @@ const (
 )
 
 var ackCall = hotStatement("ack", `SELECT ordinal, outcome, partition_id, queue_id, queue, before, committed, last_offset,
-  act, signal, released, offsets
+  act, signal, released, offsets, skipped
 FROM queen.ack_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`, true)
 
 // Columns, outcomes and acts of queen.ack_bundle.
@@ -52,6 +52,7 @@ const (
 	ackSignal
 	ackReleased
 	ackOffsets
+	ackSkipped
 )
 
 const (

@@ -130,13 +130,14 @@ func TestAckDecisionTable(t *testing.T) {
 	}
 }
 
-func (w *world) run(c ackCase, item func(int64, wire.AckStatus) AckItem) {
+// stage brings a partition of a queue of its own into the state of the case and returns the lease id to be sent.
+func (w *world) stage(c ackCase) (queue int64, l lane, lease string) {
 	t := w.t
 	t.Helper()
-	queue := w.newQueue(w.tenant, uuid.NewString())
+	queue = w.newQueue(w.tenant, uuid.NewString())
 	limit := map[int]int{0: 3, -1: 0}[c.limit]
 	w.exec("UPDATE queen.queues SET retry_limit = $2, dead_letter_queue = $3, dlq_after_max_retries = $3 WHERE id = $1", queue, limit, !c.flagsOff)
-	l := w.laneOf(queue, "Default")
+	l = w.laneOf(queue, "Default")
 	w.push(l, 5, 5)
 	holder := uuid.Nil
 	if !c.unseeded {
@@ -157,8 +158,7 @@ func (w *world) run(c ackCase, item func(int64, wire.AckStatus) AckItem) {
 		w.exec("DELETE FROM queen.log_txns WHERE partition_id = $1 AND end_offset < $2", l.id, c.retention)
 		w.exec("UPDATE queen.log_partitions SET log_start = $2, txns_start = $2 WHERE id = $1", l.id, c.retention)
 	}
-	lease := c.lease
-	switch lease {
+	switch lease = c.lease; lease {
 	case "":
 		lease = holder.String()
 	case "none":
@@ -166,6 +166,13 @@ func (w *world) run(c ackCase, item func(int64, wire.AckStatus) AckItem) {
 	case "other":
 		lease = uuid.NewString()
 	}
+	return queue, l, lease
+}
+
+func (w *world) run(c ackCase, item func(int64, wire.AckStatus) AckItem) {
+	t := w.t
+	t.Helper()
+	queue, l, lease := w.stage(c)
 	var before cursor
 	if !c.unseeded {
 		before = w.cursor(l, wire.QueueModeGroup)

@@ -278,6 +278,9 @@ func (b *ackBundle) decide(j *ackJob, r [][]byte) {
 		b.verdicts[group].Items[item] = AckItemVerdict{Success: true, DLQ: at == filed}
 	})
 	b.verdicts[j.members[0]].Advanced = asInt8(r[ackCommitted]) - before
+	if r[ackSkipped] != nil {
+		b.verdicts[j.members[0]].Conflated = asInt8(r[ackSkipped])
+	}
 	b.verdicts[ender].LeaseReleased = asBool(r[ackReleased])
 }
 

@@ -64,6 +64,11 @@ func (c *call) int8(v int64) {
 	c.end()
 }
 
+func (c *call) uuid(v uuid.UUID) {
+	c.buf = append(c.buf, v[:]...)
+	c.end()
+}
+
 // array opens a one-dimensional array of n elements; n elements and an end follow.
 func (c *call) array(elementOID uint32, n int) {
 	dimensions := uint32(min(n, 1))

@@ -9,8 +9,8 @@ import (
 )
 
 var claimBundleCall = hotStatement("claim", `SELECT candidate, state, uid, name, after, through, attempt, until, visible_at,
-  last_offset, base_offset, end_offset, created_at, blob
-FROM queen.claim_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`, true)
+  last_offset, base_offset, end_offset, created_at, blob, skipped
+FROM queen.claim_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`, true)
 
 // Columns and states of queen.claim_bundle.
 const (
@@ -28,6 +28,7 @@ const (
 	claimEnd
 	claimCreated
 	claimBlob
+	claimSkipped
 )
 
 const (
@@ -45,10 +46,11 @@ const (
 const claimRounds = 4
 
 // ClaimBundle claims for many pops in one statement and one commit. Result i answers claims[i], one Claimed per
-// candidate in order. Missing cursors are seeded by the group's registration in a short statement of their own.
+// candidate in order. Missing cursors are seeded by the group's registration in a short statement of their own; a named
+// group without one, since it was deleted, is told to register.
 //
-// A pop takes its candidates in order until its budget or its cap on partitions is spent; each batch is contiguous
-// from the group's cursor, a gap that retention left is stepped over. A partition that another pop of the bundle
+// A pop takes its candidates in order until its budget, of messages or bytes, or its cap on partitions is spent; each
+// batch is contiguous from the group's cursor, a gap that retention left is stepped over. A partition that another pop of the bundle
 // took is leased for the later one. A pop that took nothing while it could have (a cursor was missing, a row moved) is
 // asked again, at most three times, each in a commit of its own.
 //
@@ -73,6 +75,7 @@ func (s *Store) ClaimBundle(ctx context.Context, claims []Claim) ([][]Claimed, e
 			}
 		}
 	}
+	b.finish()
 	return b.results, nil
 }
 
@@ -168,19 +171,33 @@ func (b *claimBundle) next() bool {
 	return len(b.slots) > 0
 }
 
+// finish gives candidates that were not asked for again their verdict.
+func (b *claimBundle) finish() {
+	for i := range b.results {
+		for j := range b.results[i] {
+			if out := &b.results[i][j]; b.open[i][j] && out.Status == ClaimUnregistered {
+				out.Status = ClaimSkipped
+			}
+		}
+	}
+}
+
 // write puts the round into c. A bundle that moves no cursor may commit without waiting for the disk.
 func (b *claimBundle) write(c *call, leaseAsync bool) {
 	n, pop := len(b.pops), func(i int) *Claim { return &b.claims[b.pops[i]] }
 	c.texts(n, func(i int) string { return pop(i).Group })
 	c.uuids(n, func(i int) uuid.UUID { return pop(i).Worker })
-	c.int8s(n, func(i int) int64 { return pop(i).Lease.Milliseconds() })
-	c.int8s(n, func(i int) int64 { return pop(i).Delay.Milliseconds() })
-	c.int8s(n, func(i int) int64 { return pop(i).Window.Milliseconds() })
 	c.int8s(n, func(i int) int64 { return int64(max(pop(i).Budget, 1)) })
+	c.int8s(n, func(i int) int64 { return pop(i).bytes() })
 	c.int8s(n, func(i int) int64 { return int64(pop(i).MaxPartitions) })
 	c.bools(n, func(i int) bool { return pop(i).AutoAck })
-	c.int4s(len(b.wish), func(i int) int32 { return b.wish[i] })
-	c.int8s(len(b.slots), func(i int) int64 { return b.claims[b.slots[i].claim].Candidates[b.slots[i].candidate] })
+	c.bools(n, func(i int) bool { return pop(i).Conflate })
+	m, gate := len(b.slots), func(i int) Gate { return b.claims[b.slots[i].claim].gate(b.slots[i].candidate) }
+	c.int4s(m, func(i int) int32 { return b.wish[i] })
+	c.int8s(m, func(i int) int64 { return b.claims[b.slots[i].claim].Candidates[b.slots[i].candidate] })
+	c.int8s(m, func(i int) int64 { return gate(i).Lease.Milliseconds() })
+	c.int8s(m, func(i int) int64 { return gate(i).Delay.Milliseconds() })
+	c.int8s(m, func(i int) int64 { return gate(i).Window.Milliseconds() })
 	c.bool(leaseAsync && !slices.ContainsFunc(b.pops, func(i int) bool { return b.claims[i].AutoAck }))
 }
 
@@ -195,7 +212,7 @@ func (b *claimBundle) absorb(r [][]byte) {
 			*out = Claimed{
 				PartitionID: out.PartitionID, Status: ClaimTook, UID: uuid.UUID(r[claimUID]), Name: string(r[claimName]),
 				After: asInt8(r[claimAfter]), Through: asInt8(r[claimThrough]), LastOffset: asInt8(r[claimLast]),
-				Attempt: int(asInt4(r[claimAttempt])), Expires: asTimeOrZero(r[claimUntil]),
+				Attempt: int(asInt4(r[claimAttempt])), Expires: asTimeOrZero(r[claimUntil]), Skipped: asInt8(r[claimSkipped]),
 			}
 		}
 		out.Segments = append(out.Segments, StoredSegment{
@@ -212,7 +229,11 @@ func (b *claimBundle) absorb(r [][]byte) {
 	case stateSkipped:
 		out.Status = ClaimSkipped
 	case stateUnseeded:
-		out.Status = ClaimSkipped
+		if out.Status == ClaimUnregistered {
+			*open = false // asked again after the seeding, and still without a cursor
+			return
+		}
+		out.Status = ClaimUnregistered
 		b.unseededPartitions = append(b.unseededPartitions, out.PartitionID)
 		b.unseededGroups = append(b.unseededGroups, b.claims[at.claim].Group)
 	case stateChosen:

@@ -214,6 +214,7 @@ func TestClaimStepsOverWhatRetentionRemoved(t *testing.T) {
 			if exact {
 				w.exec("UPDATE queen.log_partitions SET log_start = 4 WHERE id = $1", l.id)
 			}
+			w.readsAll("g", l)
 			if err := w.store.seedCursors(w.ctx, []int64{l.id}, []string{"g"}); err != nil {
 				t.Fatal(err)
 			}
@@ -271,18 +272,20 @@ func TestDelayHoldsBackTheYoungestMessages(t *testing.T) {
 	}
 }
 
-func TestWindowHoldsAPartitionUntilItIsQuiet(t *testing.T) {
+// TestWindowGathersFromTheOldestMessage: a partition that is written without pause delivers all the same.
+func TestWindowGathersFromTheOldestMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	quiet, busy := w.lane("quiet"), w.lane("busy")
+	fresh, quiet, busy := w.lane("fresh"), w.lane("quiet"), w.lane("busy")
 	now := w.now()
 	w.pushAt(quiet, now.Add(-time.Minute), 2)
 	w.pushAt(busy, now.Add(-time.Minute), 2)
 	w.pushAt(busy, now.Add(-time.Second), 2)
-	c := w.claim("g", busy, quiet)
+	w.pushAt(fresh, now.Add(-time.Second), 2)
+	c := w.claim("g", fresh, busy, quiet)
 	c.Window = 10 * time.Second
 	got := w.pop(c)
-	if s := say(got); s != "empty, took 2" {
+	if s := say(got); s != "empty, took 4, took 2" {
 		t.Fatalf("got %s", s)
 	}
 	if at := got[0].VisibleAt; !at.Equal(now.Add(9 * time.Second)) {
@@ -296,6 +299,7 @@ func TestALockedCursorIsLeasedNotEmpty(t *testing.T) {
 	l, free := w.lane("a"), w.lane("b")
 	w.push(l, 2)
 	w.push(free, 2)
+	w.readsAll("g", l, free)
 	if err := w.store.seedCursors(w.ctx, []int64{l.id, free.id}, []string{"g", "g"}); err != nil {
 		t.Fatal(err)
 	}
@@ -458,7 +462,7 @@ func TestOnlyABundleOfLeasesCommitsAsynchronously(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(w.ctx) }() // nothing depends on it: the database is dropped
 	var mode string
-	if _, err := tx.Exec(w.ctx, "SELECT queen.claim_bundle('{}','{}','{}','{}','{}','{}','{}','{}','{}','{}', true)"); err != nil {
+	if _, err := tx.Exec(w.ctx, "SELECT queen.claim_bundle('{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}', true)"); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.QueryRow(w.ctx, "SHOW synchronous_commit").Scan(&mode); err != nil || mode != "off" {

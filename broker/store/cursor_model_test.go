@@ -30,14 +30,21 @@ type modelKey struct {
 	group string
 }
 
+// modelSegment is where a push began, and its stamp.
+type modelSegment struct {
+	base  int64
+	stamp time.Time
+}
+
 // model is a queue of a few partitions in plain maps.
 type model struct {
-	lanes   []lane
-	last    map[int64]int64
-	cursors map[modelKey]*modelCursor
-	letters []string // "partition/offset/group/retries"
-	limit   int
-	files   bool
+	lanes    []lane
+	last     map[int64]int64
+	segments map[int64][]modelSegment
+	cursors  map[modelKey]*modelCursor
+	letters  []string // "partition/offset/group/retries"
+	limit    int
+	files    bool
 }
 
 var modelGroups = []string{wire.QueueModeGroup, "billing"}
@@ -164,15 +171,16 @@ func (m *model) ack(l lane, group, lease string, at []int64, status []wire.AckSt
 	return want, released
 }
 
-// Random histories of pops, acks, nacks, expiries and extensions against the model, every row compared after each step.
+// Random histories of pops, acks, nacks, expiries, extensions and seeks against the model, every row compared after each step.
 func TestCursorsBehaveAsTheModel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		w := *w
-		queue := w.newQueue(w.tenant, uuid.NewString())
+		name := uuid.NewString()
+		queue := w.newQueue(w.tenant, name)
 		m := &model{
-			last: map[int64]int64{}, cursors: map[modelKey]*modelCursor{},
+			last: map[int64]int64{}, segments: map[int64][]modelSegment{}, cursors: map[modelKey]*modelCursor{},
 			limit: rapid.IntRange(0, 2).Draw(rt, "limit"), files: rapid.Bool().Draw(rt, "files"),
 		}
 		w.exec("UPDATE queen.queues SET retry_limit = $2, dead_letter_queue = $3, dlq_after_max_retries = false WHERE id = $1", queue, m.limit, m.files)
@@ -186,6 +194,9 @@ func TestCursorsBehaveAsTheModel(t *testing.T) {
 				ids, groups = append(ids, l.id), append(groups, g)
 			}
 		}
+		for _, g := range modelGroups {
+			w.readsAll(g, m.lanes...)
+		}
 		if err := w.store.seedCursors(w.ctx, ids, groups); err != nil {
 			rt.Fatal(err)
 		}
@@ -195,6 +206,9 @@ func TestCursorsBehaveAsTheModel(t *testing.T) {
 			"push": func(rt *rapid.T) {
 				l, n := aLane.Draw(rt, "lane"), rapid.IntRange(1, 5).Draw(rt, "n")
 				w.push(l, n)
+				var stamp time.Time
+				w.scan("SELECT last_created_at FROM queen.log_partitions WHERE id = $1", []any{l.id}, &stamp)
+				m.segments[l.id] = append(m.segments[l.id], modelSegment{m.last[l.id] + 1, stamp})
 				m.last[l.id] += int64(n)
 			},
 			"pop": func(rt *rapid.T) {
@@ -267,6 +281,30 @@ func TestCursorsBehaveAsTheModel(t *testing.T) {
 				n, _, err := w.store.Extend(w.ctx, w.tenant, k.worker.String(), 7200)
 				if err != nil || n != want {
 					rt.Fatalf("extend renewed %d, want %d: %v", n, want, err)
+				}
+			},
+			"seek": func(rt *rapid.T) {
+				group, to, lanes, partition := aGroup.Draw(rt, "group"), wire.Seek{ToEnd: true}, m.lanes, ""
+				target := func(l lane) int64 { return m.last[l.id] }
+				switch rapid.IntRange(0, 2).Draw(rt, "form") {
+				case 0: // the whole queue to its beginning
+					to, target = wire.Seek{At: time.Unix(0, 0)}, func(lane) int64 { return -1 }
+				case 1: // one partition to a segment of it
+					i := rapid.IntRange(0, len(m.lanes)-1).Draw(rt, "lane")
+					l := m.lanes[i]
+					lanes, partition = []lane{l}, fmt.Sprint(i)
+					if s := m.segments[l.id]; len(s) > 0 {
+						at := rapid.SampledFrom(s).Draw(rt, "segment")
+						to, target = wire.Seek{At: at.stamp}, func(lane) int64 { return at.base - 1 }
+					}
+				}
+				n, err := w.store.Seek(w.ctx, w.tenant, group, name, partition, to)
+				if err != nil || int(n) != len(lanes) {
+					rt.Fatalf("seek moved %d, want %d: %v", n, len(lanes), err)
+				}
+				for _, l := range lanes {
+					k := m.cursors[modelKey{l.id, group}]
+					*k = modelCursor{committed: target(l), batchEnd: -1, attemptOffset: -1, consumed: k.consumed}
 				}
 			},
 			"": func(rt *rapid.T) { w.compare(rt, m, ids) },

@@ -10,10 +10,22 @@ import (
 
 // No lock. Index: log_partitions (last_write_at) alone, so the cost follows the partitions written in the window and
 // nothing else. One snapshot for both: a change that the version does not count yet is not among the rows either.
-var changes = statement(`SELECT v.version, p.id, p.queue_id, q.tenant_id, q.name, p.last_offset
-FROM (SELECT sum(c.version)::bigint AS version FROM queen.config_version c) v
+//
+// The switches travel along, so that every broker obeys them within a second and nobody asks for them alone, and so do
+// the markers of moved cursors. Index: cursor_moves (moved_at).
+var changes = statement(`WITH v AS MATERIALIZED (
+      SELECT sum(c.version)::bigint AS version,
+             (SELECT s.value @> '{"enabled": true}' FROM queen.system_state s WHERE s.key = '` + StateMaintenance + `') AS push_off,
+             (SELECT s.value @> '{"enabled": true}' FROM queen.system_state s WHERE s.key = '` + StatePopMaintenance + `') AS pop_off
+        FROM queen.config_version c)
+SELECT v.version, v.push_off, v.pop_off, p.id, p.queue_id, q.tenant_id, q.name, p.last_offset, NULL::bigint AS move, NULL AS consumer_group
+FROM v
 LEFT JOIN (queen.log_partitions p JOIN queen.queues q ON q.id = p.queue_id)
-  ON p.last_write_at >= now() - $1::bigint * interval '1 microsecond'`)
+  ON p.last_write_at >= now() - $1::bigint * interval '1 microsecond'
+UNION ALL
+SELECT v.version, v.push_off, v.pop_off, NULL, NULL, m.tenant_id, m.queue, NULL, m.id, coalesce(m.consumer_group, '')
+FROM v
+JOIN queen.cursor_moves m ON m.moved_at >= now() - greatest($1::bigint, 60000000) * interval '1 microsecond'`)
 
 // Index: queues (tenant_id, name), then log_partitions (queue_id, name).
 var names = statement(`SELECT q.name, coalesce(p.name, 'Default')
@@ -21,29 +33,35 @@ FROM queen.queues q LEFT JOIN queen.log_partitions p ON p.queue_id = q.id
 WHERE q.tenant_id = $1 AND q.name >= $2 AND ($4 OR q.name > $2 OR p.name > $3)
 ORDER BY q.name, p.name LIMIT $5`)
 
-// Changes returns the partitions written within the last window, and the configuration version, which is another
-// number after every change of queues and of what they hold. It is the one query by which a broker learns what others
+// Changes returns the partitions written within the last window, and what brokers share: the configuration version,
+// which is another number after every change of queues and of what they hold, the operator's switches, and the cursors
+// moved within the window, or within a minute if that is longer. It is the one query by which a broker learns what others
 // did: every ring of it is fed at once.
 //
 // last_write_at moves at most once a second and is stamped before its commit: the window must cover that second plus
 // the longest push, so ask for 3 s every second and for 60 s every 20 s. Repeats are normal; LastOffset tells them.
-func (s *Store) Changes(ctx context.Context, window time.Duration) (written []Change, configVersion int64, err error) {
+func (s *Store) Changes(ctx context.Context, window time.Duration) (written []Change, now Shared, err error) {
 	err = s.query(ctx, "change feed", changes, []any{window.Microseconds()}, func(rows pgx.Rows) error {
-		var id, queueID, last *int64
+		var id, queueID, last, move *int64
 		var tenant *uuid.UUID
-		var queue *string
-		if err := rows.Scan(&configVersion, &id, &queueID, &tenant, &queue, &last); err != nil {
+		var queue, group *string
+		var pushOff, popOff *bool
+		if err := rows.Scan(&now.ConfigVersion, &pushOff, &popOff, &id, &queueID, &tenant, &queue, &last, &move, &group); err != nil {
 			return err
 		}
+		now.Switches = Switches{Push: pushOff != nil && *pushOff, Pop: popOff != nil && *popOff}
 		if id != nil {
 			written = append(written, Change{PartitionID: *id, QueueID: *queueID, Tenant: *tenant, Queue: *queue, LastOffset: *last})
+		}
+		if move != nil {
+			now.Moves = append(now.Moves, CursorMove{ID: *move, Tenant: *tenant, Queue: *queue, Group: *group})
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, 0, err
+		return nil, Shared{}, err
 	}
-	return written, configVersion, nil
+	return written, now, nil
 }
 
 // Names returns the tenant's pairs in (queue, partition) order, bytewise, after the given pair, at most limit; the

@@ -40,11 +40,11 @@ func TestConfigVersionMovesWithEveryChange(t *testing.T) {
 	w := newWriter(t)
 	version := func() int64 {
 		t.Helper()
-		_, v, err := w.Changes(t.Context(), time.Second)
+		_, now, err := w.Changes(t.Context(), time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return v
+		return now.ConfigVersion
 	}
 	check := func(err error) {
 		t.Helper()

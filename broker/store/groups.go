@@ -14,7 +14,7 @@ import (
 const maxAbsentRegistrations = 10_000
 
 var (
-	sqlRegister = statement(`SELECT queen.register_group($1, $2, $3, $4, $5, $6)`)
+	sqlRegister = statement(`SELECT outcome, coalesce(conflating, false) FROM queen.register_group($1, $2, $3, $4, $5, $6, $7)`)
 	sqlSeed     = statement(`SELECT queen.seed_cursors($1, $2)`)
 )
 
@@ -25,32 +25,36 @@ var (
 // each partition at the first segment stamped at or after seed.From, and at its end when there is none. The group
 // wire.QueueModeGroup has no registration and always starts with the log: for it Register does nothing.
 //
+// It answers whether the group conflates, which its first registration has decided whatever seed says now.
+//
 // Errors: wire.QuotaExceeded when the queue does not exist and the tenant has 10,000 such registrations already.
-func (s *Store) Register(ctx context.Context, tenant uuid.UUID, group, queue string, seed Seed) error {
+func (s *Store) Register(ctx context.Context, tenant uuid.UUID, group, queue string, seed Seed) (conflates bool, err error) {
 	if group == wire.QueueModeGroup {
-		return nil
+		return false, nil
 	}
-	var mode string
-	var from *time.Time
-	switch seed.Mode {
-	case wire.SeedNew:
-		mode = "new"
-	case wire.SeedTimestamp:
-		mode, from = "timestamp", &seed.From
-	default:
-		mode = "all"
-	}
+	mode, from := seed.columns()
 	var outcome string
 	if err := s.commit(ctx, "register group", sqlRegister,
-		[]any{tenant, group, queue, mode, from, maxAbsentRegistrations}, []any{&outcome}); err != nil {
-		return err
+		[]any{tenant, group, queue, mode, from, seed.Conflation, maxAbsentRegistrations}, []any{&outcome, &conflates}); err != nil {
+		return false, err
 	}
 	if outcome == "full" {
 		e := wire.Errorf(wire.QuotaExceeded, "%d consumer groups are registered on queues that do not exist; create the queues first", maxAbsentRegistrations)
 		e.Limit = &wire.Limit{Name: "registrations", Limit: maxAbsentRegistrations, Used: maxAbsentRegistrations, Unit: "groups"}
-		return e
+		return false, e
 	}
-	return nil
+	return conflates, nil
+}
+
+// columns returns the seed as a registration holds it; a nil time is the time of registration.
+func (s Seed) columns() (mode string, from *time.Time) {
+	switch s.Mode {
+	case wire.SeedNew:
+		return "new", nil
+	case wire.SeedTimestamp:
+		return "timestamp", &s.From
+	}
+	return "all", nil
 }
 
 // seedCursors creates missing cursors by the registrations of their groups. It is a statement of its own, without

@@ -45,11 +45,11 @@ func TestSeeding(t *testing.T) {
 				return l
 			}
 			existing := fill(w.laneOf(id, "existing"))
-			if err := w.store.Register(w.ctx, w.tenant, c.group, queue, c.seed); err != nil {
+			if err := w.enroll(w.tenant, c.group, queue, c.seed); err != nil {
 				t.Fatal(err)
 			}
 			// The first registration wins.
-			if err := w.store.Register(w.ctx, w.tenant, c.group, queue, Seed{Mode: wire.SeedAll}); err != nil {
+			if err := w.enroll(w.tenant, c.group, queue, Seed{Mode: wire.SeedAll}); err != nil {
 				t.Fatal(err)
 			}
 			later := fill(w.laneOf(id, "later"))
@@ -69,7 +69,7 @@ func TestNewOnAnOlderPartitionWithoutCursorStartsAtTheRegistration(t *testing.T)
 	l := w.lane("a")
 	w.exec("UPDATE queen.log_partitions SET created_at = clock_timestamp() - interval '1 hour'")
 	w.pushAt(l, w.now().Add(-time.Minute), 2)
-	if err := w.store.Register(w.ctx, w.tenant, "g", w.queue, Seed{Mode: wire.SeedNew}); err != nil {
+	if err := w.enroll(w.tenant, "g", w.queue, Seed{Mode: wire.SeedNew}); err != nil {
 		t.Fatal(err)
 	}
 	w.push(l, 1)
@@ -83,7 +83,7 @@ func TestNewOnAnOlderPartitionWithoutCursorStartsAtTheRegistration(t *testing.T)
 func TestAGroupMaySubscribeBeforeTheQueueExists(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if err := w.store.Register(w.ctx, w.tenant, "g", "tomorrow", Seed{Mode: wire.SeedNew}); err != nil {
+	if err := w.enroll(w.tenant, "g", "tomorrow", Seed{Mode: wire.SeedNew}); err != nil {
 		t.Fatal(err)
 	}
 	var queues int
@@ -103,14 +103,14 @@ func TestRegistrationsOfAbsentQueuesAreBounded(t *testing.T) {
 	w := newWorld(t)
 	w.exec(`INSERT INTO queen.group_registrations (tenant_id, queue, consumer_group, mode, seed_from)
 SELECT $1, 'absent-' || i, 'g', 'new', now() FROM generate_series(1, $2::int) i`, w.tenant, maxAbsentRegistrations)
-	err := w.store.Register(w.ctx, w.tenant, "g", "one-more", Seed{})
+	err := w.enroll(w.tenant, "g", "one-more", Seed{})
 	if we := wire.AsError(err); we == nil || we.Code != wire.QuotaExceeded {
 		t.Errorf("one more: %v", err)
 	}
 	for name, err := range map[string]error{
-		"a known registration": w.store.Register(w.ctx, w.tenant, "g", "absent-7", Seed{}),
-		"a queue that exists":  w.store.Register(w.ctx, w.tenant, "g", w.queue, Seed{}),
-		"another tenant":       w.store.Register(w.ctx, uuid.New(), "g", "one-more", Seed{}),
+		"a known registration": w.enroll(w.tenant, "g", "absent-7", Seed{}),
+		"a queue that exists":  w.enroll(w.tenant, "g", w.queue, Seed{}),
+		"another tenant":       w.enroll(uuid.New(), "g", "one-more", Seed{}),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -134,7 +134,7 @@ func TestConcurrentRegistrationsSeedOnce(t *testing.T) {
 			if i%2 == 0 {
 				seed.Mode = wire.SeedAll
 			}
-			if err := w.store.Register(w.ctx, w.tenant, "g", w.queue, seed); err != nil {
+			if err := w.enroll(w.tenant, "g", w.queue, seed); err != nil {
 				t.Error(err)
 			}
 			if _, err := w.store.ClaimBundle(w.ctx, []Claim{w.claim("g", ls...)}); err != nil {

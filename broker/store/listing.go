@@ -67,21 +67,32 @@ CROSS JOIN LATERAL (
       FROM queen.log_partitions p` + partitionCounts + `
      WHERE p.queue_id = q.id
 ) s
-WHERE q.tenant_id = $1 ORDER BY q.name`)
+WHERE q.tenant_id = $1 AND ` + inScope + ` ORDER BY q.name LIMIT $4 OFFSET $5`)
 
 // No lock. Indexes: log_partitions (queue_id, name), log_consumers_pkey, log_dlq_partition.
-var queuePartitions = statement(`SELECT p.id, p.uid, p.name, p.created_at, p.retained_bytes, p.segments,
-    p.oldest_live_at, CASE WHEN p.last_offset >= p.log_start THEN p.last_created_at END,
-    c.total, c.pending, c.processing,
-    (SELECT count(*) FROM queen.log_dlq d WHERE d.partition_id = p.id)
-FROM queen.log_partitions p` + partitionCounts + `
+var queuePartitions = statement(`SELECT ` + partitionColumns + ` FROM queen.log_partitions p` + partitionCounts + `
 WHERE p.queue_id = $1 ORDER BY p.name`)
 
-// Queues returns all queues of the tenant in bytewise order of their names. One read, no lock; its cost follows the
-// tenant's partitions and cursors.
-func (s *Store) Queues(ctx context.Context, tenant uuid.UUID) ([]Summary, error) {
+// partitionColumns are the columns of alias p, with its counts, that PartitionDetail.scan reads.
+const partitionColumns = `p.id, p.uid, p.name, p.created_at, p.retained_bytes, p.segments,
+    p.oldest_live_at, CASE WHEN p.last_offset >= p.log_start THEN p.last_created_at END,
+    c.total, c.pending, c.processing,
+    (SELECT count(*) FROM queen.log_dlq d WHERE d.partition_id = p.id)`
+
+func (p *PartitionDetail) scan(rows pgx.Rows, before ...any) error {
+	var oldest, newest *time.Time
+	err := rows.Scan(append(before, &p.ID, &p.UID, &p.Name, &p.Created, &p.RetainedBytes, &p.Segments, &oldest, &newest,
+		&p.Total, &p.Pending, &p.Processing, &p.DeadLetter)...)
+	p.Oldest, p.Newest = orZero(oldest), orZero(newest)
+	return err
+}
+
+// Queues returns the queues of the tenant that f lets pass, by namespace and task only, in bytewise order of their names.
+// One read, no lock; its cost follows the tenant's partitions and cursors.
+func (s *Store) Queues(ctx context.Context, tenant uuid.UUID, f ResourceFilter) ([]Summary, error) {
 	var all []Summary
-	err := s.query(ctx, "list queues", listQueues, []any{tenant}, func(rows pgx.Rows) error {
+	args := []any{tenant, orNull(f.Namespace), orNull(f.Task), f.limit(), f.Offset}
+	err := s.query(ctx, "list queues", listQueues, args, func(rows pgx.Rows) error {
 		var q Summary
 		err := rows.Scan(append(q.fields(), &q.Partitions, &q.RetainedBytes, &q.Segments, &q.Total, &q.Pending, &q.Processing)...)
 		all = append(all, q)
@@ -98,15 +109,7 @@ func (s *Store) QueuePartitions(ctx context.Context, queueID int64) ([]Partition
 	var all []PartitionDetail
 	err := s.query(ctx, "list partitions", queuePartitions, []any{queueID}, func(rows pgx.Rows) error {
 		var p PartitionDetail
-		var oldest, newest *time.Time
-		err := rows.Scan(&p.ID, &p.UID, &p.Name, &p.Created, &p.RetainedBytes, &p.Segments, &oldest, &newest,
-			&p.Total, &p.Pending, &p.Processing, &p.DeadLetter)
-		if oldest != nil {
-			p.Oldest = *oldest
-		}
-		if newest != nil {
-			p.Newest = *newest
-		}
+		err := p.scan(rows)
 		all = append(all, p)
 		return err
 	})

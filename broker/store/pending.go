@@ -32,6 +32,11 @@ var (
 	sqlPending = statement(sqlPendingColumns + `
   FROM (SELECT $2::text COLLATE "C" AS consumer_group, $3::bigint * interval '1 ms' AS delay) d
   JOIN queen.log_partitions p ON p.queue_id = $1` + sqlPendingJoins + ` ORDER BY p.id`)
+	sqlPendingIn = statement(sqlPendingColumns + `, d.queue
+  FROM (SELECT q.id AS queue_id, q.name AS queue, $2::text COLLATE "C" AS consumer_group,
+               q.delayed_processing * interval '1 s' AS delay
+          FROM queen.queues q WHERE q.id = ANY ($1::bigint[])) d
+  JOIN queen.log_partitions p ON p.queue_id = d.queue_id` + sqlPendingJoins + ` ORDER BY p.id`)
 	sqlPendingOf = statement(sqlPendingColumns + `
   FROM (SELECT n, id, consumer_group COLLATE "C" AS consumer_group, delay * interval '1 ms' AS delay
           FROM unnest($1::bigint[], $2::text[], $3::bigint[]) WITH ORDINALITY AS u(id, consumer_group, delay, n)) d
@@ -55,12 +60,18 @@ func (s *Store) PendingOf(ctx context.Context, partitions []int64, groups []stri
 	return s.pending(ctx, sqlPendingOf, partitions, groups, ms)
 }
 
+// PendingIn is Pending for several queues, each with its own delay.
+func (s *Store) PendingIn(ctx context.Context, queues []int64, group string) ([]Pending, error) {
+	return s.pending(ctx, sqlPendingIn, queues, group)
+}
+
 func (s *Store) pending(ctx context.Context, sql string, args ...any) ([]Pending, error) {
 	var out []Pending
 	err := s.query(ctx, "pending partitions", sql, args, func(rows pgx.Rows) error {
 		var p Pending
 		var leased, visible *time.Time
-		if err := rows.Scan(&p.PartitionID, &p.LastOffset, &p.Committed, &leased, &visible, &p.Group); err != nil {
+		into := []any{&p.PartitionID, &p.LastOffset, &p.Committed, &leased, &visible, &p.Group, &p.Queue}
+		if err := rows.Scan(into[:len(rows.FieldDescriptions())]...); err != nil {
 			return err
 		}
 		if leased != nil {

@@ -230,7 +230,7 @@ func TestListing(t *testing.T) {
 	w.exec(`INSERT INTO queen.log_dlq (id, tenant_id, queue, partition_id, partition_name, consumer_group, offset_, error, retry_count)
 		VALUES (gen_random_uuid(), $1, 'n.t', $2, 'a', 'g', 0, 'e', 3)`, w.tenant, a.ID)
 
-	list, err := w.Queues(t.Context(), w.tenant)
+	list, err := w.Queues(t.Context(), w.tenant, ResourceFilter{})
 	if err != nil || len(list) != 2 || list[0].Name != "n.t" || list[1].Name != "plain" {
 		t.Fatalf("got %+v, %v", list, err)
 	}
@@ -256,7 +256,7 @@ func TestListing(t *testing.T) {
 		pa.Oldest.IsZero() || !pa.Newest.After(pa.Oldest) {
 		t.Errorf("got %+v", pa)
 	}
-	if list, err := w.Queues(t.Context(), uuid.New()); len(list) != 0 || err != nil {
+	if list, err := w.Queues(t.Context(), uuid.New(), ResourceFilter{}); len(list) != 0 || err != nil {
 		t.Errorf("another tenant: got %+v, %v", list, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 var claimReadyCall = hotStatement("claim ready", `SELECT candidate, uid, name, after, through, attempt, until, last_offset,
   base_offset, end_offset, created_at, blob
-FROM queen.claim_ready($1, $2, $3, $4, $5, $6)`, true)
+FROM queen.claim_ready($1, $2, $3, $4, $5, $6, $7)`, true)
 
 // Columns of queen.claim_ready.
 const (
@@ -36,7 +36,10 @@ func (s *Store) claimReady(ctx context.Context, b *claimBundle) error {
 	pops := make([]int, 0, len(b.claims))
 	for i := range b.claims {
 		p := &b.claims[i]
-		if len(p.Candidates) == 0 || p.AutoAck || p.MaxPartitions != 1 || p.Delay > 0 || p.Window > 0 {
+		if len(p.Candidates) == 0 || p.AutoAck || p.Conflate || p.MaxPartitions != 1 {
+			continue
+		}
+		if g := p.gate(0); g.Delay > 0 || g.Window > 0 {
 			continue
 		}
 		key := claimKey{p.Candidates[0], p.Group}
@@ -55,8 +58,9 @@ func (s *Store) claimReady(ctx context.Context, b *claimBundle) error {
 	n, pop := len(pops), func(i int) *Claim { return &b.claims[pops[i]] }
 	c.texts(n, func(i int) string { return pop(i).Group })
 	c.uuids(n, func(i int) uuid.UUID { return pop(i).Worker })
-	c.int8s(n, func(i int) int64 { return pop(i).Lease.Milliseconds() })
+	c.int8s(n, func(i int) int64 { return pop(i).gate(0).Lease.Milliseconds() })
 	c.int8s(n, func(i int) int64 { return int64(max(pop(i).Budget, 1)) })
+	c.int8s(n, func(i int) int64 { return pop(i).bytes() })
 	c.int8s(n, func(i int) int64 { return pop(i).Candidates[0] })
 	c.bool(s.leaseAsync)
 	return s.run(ctx, claimReadyCall, c, func(r [][]byte) {
@@ -77,7 +81,7 @@ func (s *Store) claimReady(ctx context.Context, b *claimBundle) error {
 }
 
 var ackCompletedCall = hotStatement("ack completed", `SELECT ordinal, outcome, partition_id, queue_id, queue, before, committed,
-  last_offset, act, signal, released, offsets
+  last_offset, act, signal, released, offsets, skipped
 FROM queen.ack_completed($1, $2, $3, $4, $5, $6)`, true)
 
 // ackCompleted decides the jobs that only complete, under a lease they name, at offsets they know. The others, and

@@ -22,6 +22,25 @@ var (
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, updated_at = clock_timestamp()`)
 )
 
+// switchState is how a switch is stored.
+type switchState struct {
+	Enabled bool `json:"enabled"`
+}
+
+var switchesNow = statement(`SELECT coalesce(bool_or(s.key = '` + StateMaintenance + `'), false), coalesce(bool_or(s.key = '` + StatePopMaintenance + `'), false)
+FROM queen.system_state s WHERE s.key IN ('` + StateMaintenance + `', '` + StatePopMaintenance + `') AND s.value @> '{"enabled": true}'`)
+
+// Switches reads the operator's switches. The change feed brings them too.
+func (s *Store) Switches(ctx context.Context) (now Switches, err error) {
+	err = s.pool.QueryRow(ctx, switchesNow).Scan(&now.Push, &now.Pop)
+	return now, pg.Error("read switches", err)
+}
+
+// SetSwitch sets the switch of that key for all brokers. It is durable when it returns.
+func (s *Store) SetSwitch(ctx context.Context, key string, on bool) error {
+	return s.SetState(ctx, key, switchState{on})
+}
+
 // State reads the value that all brokers share under key into v, as encoding/json does, and reports whether there is
 // one.
 func (s *Store) State(ctx context.Context, key string, v any) (bool, error) {

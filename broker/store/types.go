@@ -1,6 +1,7 @@
 package store
 
 import (
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -78,33 +79,56 @@ type PushVerdict struct {
 
 // Seed says where a group starts on a partition it has no cursor for yet (spec/broker-engine.md 3.7).
 type Seed struct {
-	Mode wire.SeedMode
-	From time.Time // for SeedTimestamp
+	Mode       wire.SeedMode
+	From       time.Time // for SeedTimestamp
+	Conflation bool      // the group is given the newest message of a partition only
 }
 
 // Candidate verdicts of a claim.
 type ClaimStatus uint8
 
 const (
-	ClaimTook    ClaimStatus = iota // messages are leased (or committed under autoAck)
-	ClaimEmpty                      // no foreign lease and nothing deliverable; see VisibleAt
-	ClaimLeased                     // a live foreign lease until Until, or its row was locked while data is pending
-	ClaimSkipped                    // the pop had what it wanted before this candidate was looked at
-	ClaimMissing                    // the partition does not exist any more
+	ClaimTook         ClaimStatus = iota // messages are leased (or committed under autoAck)
+	ClaimEmpty                           // no foreign lease and nothing deliverable; see VisibleAt
+	ClaimLeased                          // a live foreign lease until Until, or its row was locked while data is pending
+	ClaimSkipped                         // the pop had what it wanted before this candidate was looked at
+	ClaimMissing                         // the partition does not exist any more
+	ClaimUnregistered                    // the group has neither a cursor there nor a registration: Register, and claim again
 )
 
 // Claim is one pop's wish: try Candidates in order until Budget messages or MaxPartitions partitions are taken.
 type Claim struct {
-	Candidates    []int64 // partition ids, all of one queue
+	Candidates    []int64 // partition ids, all of one queue, or with Gates of any
 	QueueID       int64
 	Group         string
 	Worker        uuid.UUID     // becomes the lease id
 	Lease         time.Duration // > 0
 	Delay         time.Duration // delayedProcessing: only messages at least this old
-	Window        time.Duration // windowBuffer: nothing while the newest message is younger than this
+	Window        time.Duration // windowBuffer: nothing before the oldest message that waits is so old
+	Gates         []Gate        // by candidate, instead of Lease, Delay and Window; nil: those hold for all
 	Budget        int           // messages, at least 1
+	Bytes         int64         // of payload; the first message is delivered whatever its size; 0: no bound
 	MaxPartitions int           // 0: no cap
 	AutoAck       bool
+	Conflate      bool // lease all that is visible, deliver the newest message of it; not with AutoAck
+}
+
+// Gate is what the queue of one candidate asks for.
+type Gate struct{ Lease, Delay, Window time.Duration }
+
+// bytes is Bytes as the routines take it: without a bound, more than anything can weigh.
+func (c *Claim) bytes() int64 {
+	if c.Bytes <= 0 {
+		return math.MaxInt64
+	}
+	return c.Bytes
+}
+
+func (c *Claim) gate(candidate int) Gate {
+	if c.Gates != nil {
+		return c.Gates[candidate]
+	}
+	return Gate{c.Lease, c.Delay, c.Window}
 }
 
 // StoredSegment is a segment as delivered by a claim.
@@ -122,6 +146,7 @@ type Claimed struct {
 	Name        string
 	After       int64 // span (After, Through] is delivered
 	Through     int64
+	Skipped     int64           // positions before After that are leased with it and stay untold: a conflating claim
 	Segments    []StoredSegment // cover the span; the first and last may reach beyond it
 	Attempt     int             // deliveries of a batch that starts here, from 1
 	Expires     time.Time       // of our lease, database clock
@@ -169,11 +194,13 @@ type AckVerdict struct {
 	Committed     int64 // cursor after the call; -1 also when the group has none
 	LastOffset    int64 // of the partition: Committed < LastOffset means more is pending
 	Advanced      int64 // messages crossed
+	Conflated     int64 // of them, what a conflated lease had left out
 }
 
 // Pending is a partition with messages behind a group's cursor.
 type Pending struct {
 	PartitionID int64
+	Queue       string // PendingIn only
 	Group       string
 	LastOffset  int64
 	Committed   int64     // -1 when the group has no cursor yet
@@ -188,6 +215,24 @@ type Change struct {
 	Tenant      uuid.UUID
 	Queue       string
 	LastOffset  int64
+}
+
+// Switches are the operator's switches as they stand in the database: true stops the operation.
+type Switches struct{ Push, Pop bool }
+
+// CursorMove says that an operator moved or removed cursors: what rings believe of them is out of date.
+type CursorMove struct {
+	ID     int64 // grows, but may be seen out of order
+	Tenant uuid.UUID
+	Queue  string
+	Group  string // "": every group of the queue, which was deleted or cleared
+}
+
+// Shared is what all brokers of a cell obey and learn from the change feed.
+type Shared struct {
+	ConfigVersion int64
+	Switches
+	Moves []CursorMove // of the last minute, or of a wider window
 }
 
 // Usage is what a tenant occupies.

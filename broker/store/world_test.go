@@ -119,8 +119,22 @@ func (w *world) now() (at time.Time) {
 	return at
 }
 
-// claim is a Claim with room for everything.
+// readsAll makes a group that has not registered on the queues of the partitions read everything.
+func (w *world) readsAll(group string, lanes ...lane) {
+	w.t.Helper()
+	ids := make([]int64, len(lanes))
+	for i, l := range lanes {
+		ids[i] = l.id
+	}
+	w.exec(`INSERT INTO queen.group_registrations (tenant_id, queue, consumer_group, mode, seed_from)
+SELECT DISTINCT q.tenant_id, q.name, $2::text, 'all', now() FROM queen.log_partitions p JOIN queen.queues q ON q.id = p.queue_id
+WHERE p.id = ANY ($1) AND $2::text <> $3 ON CONFLICT DO NOTHING`, ids, group, wire.QueueModeGroup)
+}
+
+// claim is a Claim with room for everything. A group that has not registered reads everything.
 func (w *world) claim(group string, lanes ...lane) Claim {
+	w.t.Helper()
+	w.readsAll(group, lanes...)
 	c := Claim{QueueID: w.id, Group: group, Worker: uuid.Must(uuid.NewV7()), Lease: time.Minute, Budget: 1000}
 	for _, l := range lanes {
 		c.Candidates = append(c.Candidates, l.id)
@@ -208,4 +222,10 @@ FROM queen.log_consumers WHERE partition_id = $1 AND consumer_group = $2`, []any
 func (w *world) expire() {
 	w.t.Helper()
 	w.exec("UPDATE queen.log_consumers SET lease_expires_at = clock_timestamp() - interval '1 ms' WHERE worker_id IS NOT NULL")
+}
+
+// enroll registers a group whose conflation does not matter.
+func (w *world) enroll(tenant uuid.UUID, group, queue string, seed Seed) error {
+	_, err := w.store.Register(w.ctx, tenant, group, queue, seed)
+	return err
 }

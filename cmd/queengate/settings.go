@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/queengate/queengate/broker/janitor"
 	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/pg"
 )
@@ -62,6 +63,13 @@ type brokerConfig struct {
 	LeaseAsync       bool
 	DrainDelay       time.Duration
 	DrainTime        time.Duration
+
+	RetentionInterval    time.Duration
+	RetentionBatch       int
+	RetentionParallelism int
+	CleanupDays          int
+	CleanupPartitions    bool
+	HistoryDays          int
 }
 
 // defaults are the values in force when no source names another.
@@ -76,6 +84,7 @@ func defaults() *config {
 		Broker: brokerConfig{
 			Addr: "127.0.0.1:6632", Cell: "local", Tenancy: true, MaxBodyBytes: 64 << 20, MaxParked: 50_000,
 			ConfigureMode: "replace", SubscriptionMode: "new", DrainTime: 20 * time.Second,
+			RetentionInterval: 5 * time.Second, RetentionBatch: 1000, RetentionParallelism: 1, CleanupDays: 30, CleanupPartitions: true, HistoryDays: 90,
 		},
 	}
 }
@@ -187,6 +196,14 @@ func (c *brokerConfig) declare(s *conf.Set) {
 	s.Bool(&c.LeaseAsync, "lease_async_commit", "Grant leases without waiting for the disk: faster, but a crash of the database may let two workers overlap on a batch.", conf.Env("QUEENGATE_LEASE_ASYNC_COMMIT"))
 	s.Duration(&c.DrainDelay, "drain_delay", "How long readiness is red before the drain begins.", 0, 5*time.Minute)
 	s.Duration(&c.DrainTime, "drain_time", "For requests in flight when service ends.", time.Second, 5*time.Minute)
+
+	s.Section("broker", "Broker: retention. One broker of a cell at a time does it.", "up", "broker")
+	s.Duration(&c.RetentionInterval, "retention_interval", "How often it is looked for what a queue's options let go.", janitor.MinInterval, janitor.MaxInterval, milliseconds("RETENTION_INTERVAL"))
+	conf.Int(s, &c.RetentionBatch, "retention_batch_size", "Rows that one step removes of a partition.", 1, janitor.MaxBatchSize, conf.Env("RETENTION_BATCH_SIZE"))
+	conf.Int(s, &c.RetentionParallelism, "retention_parallelism", "Steps at the same time; each uses a connection.", 1, janitor.MaxParallelism, conf.Env("RETENTION_PARALLELISM"))
+	s.Bool(&c.CleanupPartitions, "partition_cleanup", "Delete empty partitions that nobody comes to.", conf.Env("QUEEN_PARTITION_CLEANUP_ENABLED"))
+	conf.Int(s, &c.CleanupDays, "partition_cleanup_days", "After so many days.", 1, janitor.MaxDays, conf.Env("PARTITION_CLEANUP_DAYS"))
+	conf.Int(s, &c.HistoryDays, "history_days", "Days that the minutes of throughput are kept; retention's own history as long.", 2, janitor.MaxDays, conf.Env("METRICS_RETENTION_DAYS"))
 
 	s.Section("broker", "Broker: trust. `up` sees to it by itself.", "broker")
 	s.Bool(&c.Tenancy, "tenancy", "Take the tenant of a request from the gateway's signed token. Off, there is one tenant and no credential: for a private network only.")

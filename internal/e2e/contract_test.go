@@ -97,6 +97,39 @@ func TestAParkedPopIsWokenByAPush(t *testing.T) {
 	t.Logf("woken %v after the push", time.Since(began))
 }
 
+// TestAGroupOutlivesItsQueue deletes and recreates a queue under a parked poll: what is pushed to the new one reaches
+// the group, whatever it was told about where to start.
+func TestAGroupOutlivesItsQueue(t *testing.T) {
+	t.Parallel()
+	c := shared(t).newCluster(t, "")
+	c.push(t, items("q", "p", "old", 1))
+	if got := c.pop(t, "q", "consumerGroup=g"); len(got.Messages) != 0 {
+		t.Fatalf("a new group got %+v", got.Messages)
+	}
+	answers := make(chan reply, 1)
+	go func() {
+		r, err := c.try(t.Context(), "GET", "/api/v1/pop/queue/q?wait=true&timeout=20000&consumerGroup=g", nil)
+		if err == nil {
+			answers <- r
+		}
+		close(answers)
+	}()
+	broker := c.proc.Credentials.BrokerURL + "/metrics/prometheus"
+	eventually(t, 5*time.Second, "a poll to park", func() bool { return metric(t, broker, "queengate_broker_parked_polls") >= 1 })
+	if r := c.call(t, "DELETE", "/api/v1/resources/queues/q", nil); r.status != http.StatusOK {
+		t.Fatalf("delete: %d %s", r.status, r.body)
+	}
+	c.push(t, items("q", "p", "new", 1))
+	select {
+	case r := <-answers:
+		if r.status != http.StatusOK || len(decode[popAnswer](t, r.body).Messages) != 1 {
+			t.Errorf("the parked poll got %d %s", r.status, r.body)
+		}
+	case <-time.After(25 * time.Second):
+		t.Fatal("the parked poll was not woken")
+	}
+}
+
 func TestSubscriptionModes(t *testing.T) {
 	t.Parallel()
 	c := shared(t).newCluster(t, "")

@@ -11,6 +11,8 @@
 -- Outcomes: 0 decided, 1 not the tenant's, 2 no cursor, 3 not the live lease, 4 resolve by hash, 5 the span is wider
 -- than p_width hashes: ask alone, 6 file the frame at `signal` first. Only 0 changes anything.
 -- Acts of a decided group: 0 none, 1 retry, 2 failed, 3 filed, 4 dropped.
+--
+-- A conflated lease has one message out, the last of its span; skipped is how many positions its ack passed over.
 CREATE OR REPLACE FUNCTION queen.ack_bundle(
     p_tenant uuid[], p_partition uuid[], p_group text[], p_named boolean[], p_lease uuid[],
     p_low bigint[], p_high bigint[], p_done bigint[], p_sig bigint[], p_kind integer[],
@@ -19,7 +21,8 @@ CREATE OR REPLACE FUNCTION queen.ack_bundle(
     f_error text[], f_created timestamptz[])
 RETURNS TABLE (
     ordinal bigint, outcome integer, partition_id bigint, queue_id bigint, queue text,
-    before bigint, committed bigint, last_offset bigint, act integer, signal bigint, released boolean, offsets bigint[])
+    before bigint, committed bigint, last_offset bigint, act integer, signal bigint, released boolean, offsets bigint[],
+    skipped bigint)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -48,13 +51,14 @@ BEGIN
     WITH asked AS (
         -- The rows cannot change any more: this statement's snapshot is later than the locks.
         SELECT g.*, p.id, p.name AS partition, p.last_offset, p.txns_start, p.queue_id, p.queue, p.retry_limit, p.files,
-               k.committed, k.batch_end, k.batch_retry_count, k.live,
+               k.committed, k.batch_end, k.batch_retry_count, k.live, k.conflated,
                CASE WHEN p.id IS NULL THEN 1
                     WHEN k.committed IS NULL THEN 2
                     WHEN g.named AND (k.live AND k.worker_id = g.lease) IS NOT TRUE THEN 3
                     WHEN g.low IS NOT NULL AND (g.named AND g.low > k.committed AND g.high <= k.batch_end) IS NOT TRUE THEN 4
                     WHEN g.low IS NULL AND coalesce(k.batch_end, p.last_offset)
-                                         - greatest(k.committed, p.txns_start - 1) > p_width THEN 5
+                                         - greatest(CASE WHEN k.conflated THEN k.batch_end - 1 ELSE k.committed END,
+                                                    p.txns_start - 1) > p_width THEN 5
                     ELSE 0 END AS outcome
           FROM unnest(p_tenant, p_partition, p_group, p_named, p_lease, p_low, p_high, p_done, p_sig, p_kind,
                       p_first, p_last, p_frame)
@@ -66,7 +70,8 @@ BEGIN
                   JOIN queen.queues q ON q.id = p.queue_id
                  WHERE p.uid = g.uid AND q.tenant_id = g.tenant LIMIT 1) p ON true
           LEFT JOIN LATERAL (
-                SELECT k.committed, k.batch_end, k.batch_retry_count, k.worker_id, k.lease_expires_at > v_now AS live
+                SELECT k.committed, k.batch_end, k.batch_retry_count, k.worker_id, k.lease_expires_at > v_now AS live,
+                       k.lease_conflated AND k.batch_end IS NOT NULL AS conflated
                   FROM queen.log_consumers k
                  WHERE k.partition_id = p.id AND k.consumer_group = g.grp LIMIT 1) k ON true
     ), heard AS (
@@ -130,13 +135,15 @@ BEGIN
            CASE WHEN d.verdict = 0 THEN d.target ELSE d.committed END,
            d.last_offset, d.act, d.at,
            d.verdict = 0 AND d.ends AND d.live IS TRUE,
-           CASE WHEN d.low IS NULL AND d.outcome = 0 THEN v_offset[d.first:d.last] END
+           CASE WHEN d.low IS NULL AND d.outcome = 0 THEN v_offset[d.first:d.last] END,
+           CASE WHEN d.conflated AND d.verdict = 0 AND d.target > d.committed THEN d.target - d.committed - 1 END
       FROM decided d
      ORDER BY d.n;
 END $$;
 
 -- resolve_hashes finds the messages of hashed groups: for each item the lowest offset in the group's span, -1 when the
--- span does not hold it. The span is what is out, (committed, batch_end], or all behind the cursor when nothing is; a
+-- span does not hold it. The span is what is out, (committed, batch_end], of a conflated lease its last message alone,
+-- or all behind the cursor when nothing is; a
 -- group whose span is wider than p_width is not looked at. It costs the width of the span, not the history.
 CREATE OR REPLACE FUNCTION queen.resolve_hashes(
     p_tenant uuid[], p_partition uuid[], p_group text[], p_first integer[], p_last integer[], p_hash bytea[], p_width bigint)
@@ -161,7 +168,9 @@ BEGIN
         SELECT g.n, k.id, k.low, k.high
           FROM unnest(p_tenant, p_partition, p_group, p_first) WITH ORDINALITY AS g(tenant, uid, grp, first, n)
          CROSS JOIN LATERAL (
-                SELECT p.id, greatest(k.committed + 1, p.txns_start) AS low, coalesce(k.batch_end, p.last_offset) AS high
+                SELECT p.id, coalesce(k.batch_end, p.last_offset) AS high,
+                       greatest(CASE WHEN k.lease_conflated AND k.batch_end IS NOT NULL THEN k.batch_end
+                                     ELSE k.committed + 1 END, p.txns_start) AS low
                   FROM queen.log_partitions p
                   JOIN queen.queues q ON q.id = p.queue_id
                   JOIN queen.log_consumers k ON k.partition_id = p.id

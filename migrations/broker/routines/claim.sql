@@ -1,7 +1,11 @@
 -- claim_bundle leases (or, under auto ack, commits) the next messages of many pops in one statement and one commit.
 --
--- Wishes: one array element per pop. Candidates: p_wish[i] is the 1-based pop that wants partition p_candidate[i], in
--- order of preference; a (partition, group) may appear only once in a call.
+-- Wishes: one array element per pop; p_bytes bounds the payload of what it takes. Candidates: p_wish[i] is the 1-based
+-- pop that wants partition p_candidate[i], in order of preference, under the lease time, the delay and the window of
+-- the partition's queue; a (partition, group) may appear only once in a call.
+--
+-- A conflating pop leases everything that is visible behind the cursor and is given the newest message of it alone,
+-- which counts as one; skipped says how many positions that leaves out.
 --
 -- It decides on what the snapshot shows and only then locks, and only the rows it takes: a lock writes, and a candidate
 -- that is not needed must not look busy to another broker. SKIP LOCKED never waits, so claims join no lock cycle. A row
@@ -14,14 +18,14 @@
 -- Plans: every lookup is by key whatever the statistics say, so the plan is generic, and the ways by which a cached
 -- plan of an empty table could read a grown one whole are closed.
 CREATE OR REPLACE FUNCTION queen.claim_bundle(
-    p_group text[], p_worker uuid[], p_lease_ms bigint[], p_delay_ms bigint[], p_window_ms bigint[],
-    p_budget bigint[], p_partitions bigint[], p_auto boolean[],
-    p_wish integer[], p_candidate bigint[],
+    p_group text[], p_worker uuid[], p_budget bigint[], p_bytes bigint[], p_partitions bigint[], p_auto boolean[],
+    p_conflate boolean[],
+    p_wish integer[], p_candidate bigint[], p_lease_ms bigint[], p_delay_ms bigint[], p_window_ms bigint[],
     p_relaxed boolean)
 RETURNS TABLE (
     candidate bigint, state integer, uid uuid, name text, after bigint, through bigint, attempt integer,
     until timestamptz, visible_at timestamptz, last_offset bigint,
-    base_offset bigint, end_offset bigint, created_at timestamptz, blob bytea)
+    base_offset bigint, end_offset bigint, created_at timestamptz, blob bytea, skipped bigint)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -41,19 +45,18 @@ BEGIN
     WITH seen AS (
         -- What the snapshot shows of each candidate. want is the first offset that can exist behind the cursor.
         SELECT c.pos, c.wish, c.id, p_group[c.wish] AS grp, p_budget[c.wish] AS budget,
-               p.uid, p.name, p.last_offset, k.committed, k.lease_expires_at,
+               p_conflate[c.wish] AS conflate, p.uid, p.name, p.last_offset, p.retained_bytes, k.committed, k.lease_expires_at,
                greatest(k.committed + 1, p.log_start) AS want,
-               CASE WHEN p_window_ms[c.wish] > 0 THEN p.last_created_at + p_window_ms[c.wish] * interval '1 ms' END AS quiet_at,
-               CASE WHEN p_delay_ms[c.wish] > 0 THEN p_delay_ms[c.wish] * interval '1 ms' END AS delay,
+               CASE WHEN p_window_ms[c.pos] > 0 THEN p_window_ms[c.pos] * interval '1 ms' END AS gather,
+               CASE WHEN p_delay_ms[c.pos] > 0 THEN p_delay_ms[c.pos] * interval '1 ms' END AS delay,
                CASE WHEN p.uid IS NULL THEN 4
                     WHEN k.committed IS NULL THEN 5
                     WHEN k.lease_expires_at > v_now THEN 2
                     WHEN p.last_offset <= k.committed THEN 1
-                    WHEN p_window_ms[c.wish] > 0 AND p.last_created_at + p_window_ms[c.wish] * interval '1 ms' > v_now THEN 1
                     ELSE 6 END AS state
           FROM unnest(p_wish, p_candidate) WITH ORDINALITY AS c(wish, id, pos)
           LEFT JOIN LATERAL (
-                SELECT p.uid, p.name, p.last_offset, p.log_start, p.last_created_at
+                SELECT p.uid, p.name, p.last_offset, p.log_start, p.retained_bytes
                   FROM queen.log_partitions p WHERE p.id = c.id LIMIT 1) p ON true
           LEFT JOIN LATERAL (
                 SELECT k.committed, k.lease_expires_at
@@ -80,39 +83,98 @@ BEGIN
                  ORDER BY g.base_offset LIMIT 1) f ON true
     ), gated AS (
         -- sure is the number of messages this candidate is certain to yield: exact without a delay, else its first
-        -- segment. The running sum over earlier candidates says how much of the budget can be left.
+        -- segment; one when it conflates. The running sum over earlier candidates says how much of the budget can be left.
+        --
+        -- A window gathers for so long from the oldest message that waits: counted from the newest one, a partition that
+        -- is written without pause would never deliver.
         SELECT h.*, h.state = 6 AND h.head IS NULL AS hollow,
-               h.state = 6 AND h.head IS NOT NULL AND (h.delay IS NULL OR h.head_at + h.delay <= v_now) AS open,
-               h.head_at + h.delay AS ripe_at
+               h.state = 6 AND h.head IS NOT NULL AND (h.delay IS NULL OR h.head_at + h.delay <= v_now)
+                   AND (h.gather IS NULL OR h.head_at + h.gather <= v_now) AS open,
+               h.head_at + greatest(h.delay, h.gather) AS ripe_at
           FROM headed h
     ), ranked AS (
         SELECT g.*,
-               coalesce(sum(CASE WHEN g.open THEN CASE WHEN g.delay IS NULL THEN g.last_offset ELSE g.head_end END - g.start + 1 END)
+               coalesce(sum(CASE WHEN NOT g.open THEN NULL WHEN g.conflate THEN 1
+                                 ELSE CASE WHEN g.delay IS NULL THEN g.last_offset ELSE g.head_end END - g.start + 1 END)
                    OVER earlier, 0) AS sure_before,
                count(*) FILTER (WHERE g.open) OVER earlier AS open_before
           FROM gated g
         WINDOW earlier AS (PARTITION BY g.wish ORDER BY g.pos ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
     ), ranged AS (
         -- How far a chosen candidate reaches. With a delay only the segments say; they are read up to the budget.
-        SELECT r.*, CASE WHEN r.delay IS NULL THEN r.last_offset ELSE d.ripe_end END AS tail
+        SELECT r.*, CASE WHEN r.delay IS NULL THEN r.last_offset
+                         WHEN NOT r.conflate THEN d.ripe_end
+                         WHEN r.open AND r.sure_before < r.budget
+                             THEN queen.offset_before(r.id, v_now - r.delay + interval '1 microsecond') END AS tail
           FROM ranked r
           LEFT JOIN LATERAL (
                 SELECT max(g.end_offset) AS ripe_end FROM queen.log_segments g
-                 WHERE r.delay IS NOT NULL AND r.open AND r.sure_before < r.budget
+                 WHERE r.delay IS NOT NULL AND NOT r.conflate AND r.open AND r.sure_before < r.budget
                    AND g.partition_id = r.id AND g.base_offset >= r.head
                    AND g.base_offset < r.start + r.budget - r.sure_before
                    AND g.created_at + r.delay <= v_now) d ON true
-    ), cut AS MATERIALIZED (
-        SELECT c.*, least(c.tail, c.start + c.budget - c.taken_before - 1)::bigint AS through,
+    ), cut AS (
+        SELECT c.*, CASE WHEN c.conflate THEN c.tail ELSE least(c.tail, c.start + c.budget - c.taken_before - 1)::bigint END AS through,
                c.open AND c.taken_before < c.budget
                    AND (p_partitions[c.wish] <= 0 OR c.open_before < p_partitions[c.wish]) AS chosen
-          FROM (SELECT r.*, coalesce(sum(CASE WHEN r.open THEN r.tail - r.start + 1 END) OVER earlier, 0) AS taken_before
+          FROM (SELECT r.*, coalesce(sum(CASE WHEN NOT r.open THEN NULL WHEN r.conflate THEN 1 ELSE r.tail - r.start + 1 END)
+                                   OVER earlier, 0) AS taken_before
                   FROM ranged r
                 WINDOW earlier AS (PARTITION BY r.wish ORDER BY r.pos ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) c
-    ), locked AS MATERIALIZED (
-        SELECT c.pos, c.wish, c.id, c.grp, c.uid, c.name, c.hollow, c.last_offset, c.head, c.start,
-               c.through, k.attempt_offset, k.attempt_count
+    ), scaled AS (
+        -- Segments are weighed only where all that the chosen partitions retain could be too much. first is where
+        -- delivery begins, and its segment.
+        SELECT c.*, c.chosen AND sum(c.retained_bytes) FILTER (WHERE c.chosen) OVER (PARTITION BY c.wish) > p_bytes[c.wish] AS heavy,
+               CASE WHEN c.conflate THEN c.through ELSE c.start END AS first,
+               CASE WHEN c.conflate AND c.chosen THEN (
+                    SELECT g.base_offset FROM queen.log_segments g
+                     WHERE g.partition_id = c.id AND g.base_offset <= c.through
+                     ORDER BY g.base_offset DESC LIMIT 1)
+                    ELSE c.head END AS first_base
           FROM cut c
+    ), weighed AS (
+        -- A part of a segment weighs its share of it.
+        SELECT s.*, b.bytes
+          FROM scaled s
+          LEFT JOIN LATERAL (
+                SELECT sum(g.raw_bytes * (least(g.end_offset, s.through) - greatest(g.base_offset, s.first) + 1)
+                           / (g.end_offset - g.base_offset + 1)) AS bytes
+                  FROM queen.log_segments g
+                 WHERE s.heavy AND g.partition_id = s.id AND g.base_offset >= s.first_base AND g.base_offset <= s.through) b ON true
+    ), roomed AS (
+        SELECT w.*, p_bytes[w.wish] - coalesce(sum(w.bytes) OVER earlier, 0) AS room,
+               w.heavy AND coalesce(sum(w.bytes) OVER earlier, 0) = 0 AS foremost
+          FROM weighed w
+        WINDOW earlier AS (PARTITION BY w.wish ORDER BY w.pos ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+    ), fitted AS MATERIALIZED (
+        -- What is too heavy ends with the last message that fits; the very first message of a pop always does.
+        SELECT r.pos, r.wish, r.id, r.grp, r.conflate, r.uid, r.name, r.last_offset, r.committed, r.lease_expires_at, r.state,
+               r.hollow, r.open, r.ripe_at, r.start, r.first, r.first_base,
+               CASE WHEN r.bytes > r.room AND NOT r.conflate THEN f.reach ELSE r.through END AS through,
+               r.chosen AND (NOT r.heavy OR r.bytes <= r.room OR r.foremost OR (f.reach IS NOT NULL AND NOT r.conflate)) AS chosen
+          FROM roomed r
+          LEFT JOIN LATERAL (
+                SELECT max(g.low + g.n - 1)::bigint AS reach
+                  FROM (SELECT g.low,
+                               CASE WHEN g.bytes <= g.room THEN g.high - g.low + 1
+                                    ELSE greatest(floor(g.room * (g.high - g.low + 1) / greatest(g.bytes, 1)),
+                                                  CASE WHEN r.foremost AND g.low = r.first THEN 1 ELSE 0 END) END AS n
+                          FROM (SELECT g.low, g.high, g.bytes, r.room - coalesce(sum(g.bytes) OVER (
+                                           ORDER BY g.low ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS room
+                                  FROM (SELECT greatest(g.base_offset, r.first) AS low, least(g.end_offset, r.through) AS high,
+                                               g.raw_bytes * (least(g.end_offset, r.through) - greatest(g.base_offset, r.first) + 1)
+                                               / (g.end_offset - g.base_offset + 1) AS bytes
+                                          FROM queen.log_segments g
+                                         WHERE r.heavy AND r.bytes > r.room AND (r.room > 0 OR r.foremost)
+                                           AND g.partition_id = r.id AND g.base_offset >= r.first_base AND g.base_offset <= r.through) g
+                               ) g
+                       ) g
+                 WHERE g.n > 0) f ON true
+    ), locked AS MATERIALIZED (
+        SELECT c.pos, c.wish, c.id, c.grp, c.conflate, c.uid, c.name, c.hollow, c.last_offset, c.start,
+               CASE WHEN c.conflate THEN c.through ELSE c.start END AS first, c.first_base,
+               c.through, k.attempt_offset, k.attempt_count
+          FROM fitted c
           JOIN queen.log_consumers k ON k.partition_id = c.id AND k.consumer_group = c.grp
          WHERE (c.chosen OR c.hollow)
            AND k.committed = c.committed AND (k.lease_expires_at IS NULL OR k.lease_expires_at <= v_now)
@@ -126,8 +188,9 @@ BEGIN
                batch_end = CASE WHEN l.hollow OR p_auto[l.wish] THEN NULL ELSE l.through END,
                worker_id = CASE WHEN l.hollow OR p_auto[l.wish] THEN NULL ELSE p_worker[l.wish] END,
                lease_expires_at = CASE WHEN l.hollow OR p_auto[l.wish] THEN NULL
-                                       ELSE v_now + p_lease_ms[l.wish] * interval '1 ms' END,
+                                       ELSE v_now + p_lease_ms[l.pos] * interval '1 ms' END,
                lease_acquired_at = CASE WHEN l.hollow OR p_auto[l.wish] THEN NULL ELSE v_now END,
+               lease_conflated = l.conflate AND NOT l.hollow,
                batch_retry_count = CASE WHEN l.hollow OR p_auto[l.wish] THEN 0 ELSE k.batch_retry_count END,
                attempt_offset = CASE WHEN l.hollow OR p_auto[l.wish] THEN NULL ELSE l.start END,
                attempt_count = CASE WHEN l.hollow OR p_auto[l.wish] THEN 0
@@ -144,17 +207,16 @@ BEGIN
                        ELSE 1 END,
            c.uid, NULL::text, c.committed, NULL::bigint, NULL::integer,
            CASE WHEN c.state = 2 THEN c.lease_expires_at WHEN c.chosen THEN v_now + interval '250 ms' END,
-           CASE WHEN c.state = 1 THEN CASE WHEN c.last_offset > c.committed THEN c.quiet_at END
-                WHEN c.state = 6 AND NOT c.open AND NOT c.hollow THEN c.ripe_at END,
-           c.last_offset, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::bytea
-      FROM cut c
+           CASE WHEN c.state = 6 AND NOT c.open AND NOT c.hollow THEN c.ripe_at END,
+           c.last_offset, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::bytea, NULL::bigint
+      FROM fitted c
     UNION ALL
-    SELECT m.pos, 0, m.uid, m.name, m.start - 1, m.through, m.attempt, m.lease_expires_at, NULL::timestamptz, m.last_offset,
-           g.base_offset, g.end_offset, g.created_at, g.blob
+    SELECT m.pos, 0, m.uid, m.name, m.first - 1, m.through, m.attempt, m.lease_expires_at, NULL::timestamptz, m.last_offset,
+           g.base_offset, g.end_offset, g.created_at, g.blob, m.first - m.start
       FROM moved m
       CROSS JOIN LATERAL (
             SELECT g.base_offset, g.end_offset, g.created_at, g.blob FROM queen.log_segments g
-             WHERE g.partition_id = m.id AND g.base_offset >= m.head AND g.base_offset <= m.through
+             WHERE g.partition_id = m.id AND g.base_offset >= m.first_base AND g.base_offset <= m.through
              ORDER BY g.base_offset) g
      WHERE NOT m.hollow;
 END $$;

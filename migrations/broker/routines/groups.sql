@@ -42,17 +42,21 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- register_group records a group on a queue and seeds the cursors of its partitions, all in one commit. It answers
--- 'first', 'known', or 'full' when the queue does not exist and the tenant has p_limit such registrations already.
+-- 'first', 'known', or 'full' when the queue does not exist and the tenant has p_limit such registrations already; and
+-- whether the group conflates, which its first registration decides.
 -- Two first calls meet on the key: the second waits for the first and finds the group known and seeded.
 CREATE OR REPLACE FUNCTION queen.register_group(
-    p_tenant uuid, p_group text, p_queue text, p_mode text, p_from timestamptz, p_limit bigint) RETURNS text
+    p_tenant uuid, p_group text, p_queue text, p_mode text, p_from timestamptz, p_conflation boolean, p_limit bigint,
+    OUT outcome text, OUT conflating boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_from timestamptz := coalesce(p_from, clock_timestamp());
 BEGIN
-    IF EXISTS (SELECT FROM queen.group_registrations
-                WHERE tenant_id = p_tenant AND queue = p_queue AND consumer_group = p_group) THEN
-        RETURN 'known';
+    outcome := 'known';
+    SELECT r.conflation INTO conflating FROM queen.group_registrations r
+     WHERE r.tenant_id = p_tenant AND r.queue = p_queue AND r.consumer_group = p_group;
+    IF FOUND THEN
+        RETURN;
     END IF;
     IF NOT EXISTS (SELECT FROM queen.queues WHERE tenant_id = p_tenant AND name = p_queue)
        AND (SELECT count(*) FROM (
@@ -60,14 +64,19 @@ BEGIN
                  WHERE r.tenant_id = p_tenant
                    AND NOT EXISTS (SELECT FROM queen.queues q WHERE q.tenant_id = p_tenant AND q.name = r.queue)
                  LIMIT p_limit) ahead) >= p_limit THEN
-        RETURN 'full';
+        outcome := 'full';
+        RETURN;
     END IF;
-    INSERT INTO queen.group_registrations (tenant_id, queue, consumer_group, mode, seed_from)
-    VALUES (p_tenant, p_queue, p_group, p_mode, v_from)
+    INSERT INTO queen.group_registrations (tenant_id, queue, consumer_group, mode, seed_from, conflation)
+    VALUES (p_tenant, p_queue, p_group, p_mode, v_from, p_conflation)
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        RETURN 'known';
+        SELECT r.conflation INTO conflating FROM queen.group_registrations r
+         WHERE r.tenant_id = p_tenant AND r.queue = p_queue AND r.consumer_group = p_group;
+        RETURN;
     END IF;
+    outcome := 'first';
+    conflating := p_conflation;
     -- A snapshot of its own, later than v_from: a partition it does not see was committed after the registration time
     -- and is seeded by its first claim.
     INSERT INTO queen.log_consumers (partition_id, consumer_group, committed)
@@ -76,27 +85,39 @@ BEGIN
                WHEN 'new' THEN p.last_offset
                ELSE queen.offset_before(p.id, v_from)
            END
-      FROM queen.queues q
-      JOIN queen.log_partitions p ON p.queue_id = q.id
-     WHERE q.tenant_id = p_tenant AND q.name = p_queue
+      FROM (
+        -- A partition that is being deleted is waited for and then left out: the reference would fail.
+        SELECT p.id, p.log_start, p.last_offset
+          FROM queen.queues q
+          JOIN queen.log_partitions p ON p.queue_id = q.id
+         WHERE q.tenant_id = p_tenant AND q.name = p_queue
+         ORDER BY p.id
+           FOR KEY SHARE OF p) p
      ORDER BY p.id
     ON CONFLICT DO NOTHING;
-    RETURN 'first';
 END $$;
 
 -- seed_cursors makes the missing cursors of (partition, group) pairs and returns how many. It works in key order, so that
 -- two seeders cannot wait for each other in a circle. The reserved group of consumers that name none has no
--- registration: it starts with the log.
+-- registration: it starts with the log. Any other group without one was deleted while its pop was under way: it gets no
+-- cursor before it has registered anew.
 CREATE OR REPLACE FUNCTION queen.seed_cursors(p_partition bigint[], p_group text[]) RETURNS bigint
 LANGUAGE sql AS $$
-    WITH made AS (
+    WITH kept AS MATERIALIZED (
+        -- A partition that is being deleted is waited for and then left out: the reference would fail.
+        SELECT p.id, p.queue_id, p.log_start, p.created_at FROM queen.log_partitions p
+         WHERE p.id = ANY (p_partition)
+         ORDER BY p.id
+           FOR KEY SHARE
+    ), made AS (
         INSERT INTO queen.log_consumers (partition_id, consumer_group, committed)
         SELECT p.id, w.consumer_group, queen.seed_offset(r.mode, r.seed_from, p.id, p.log_start, p.created_at)
           FROM (SELECT DISTINCT * FROM unnest(p_partition, p_group) AS u(id, consumer_group)) w
-          JOIN queen.log_partitions p ON p.id = w.id
+          JOIN kept p ON p.id = w.id
           JOIN queen.queues q ON q.id = p.queue_id
           LEFT JOIN queen.group_registrations r
                  ON r.tenant_id = q.tenant_id AND r.queue = q.name AND r.consumer_group = w.consumer_group
+         WHERE r.mode IS NOT NULL OR w.consumer_group = '__QUEUE_MODE__'
          ORDER BY p.id, w.consumer_group COLLATE "C"
         ON CONFLICT DO NOTHING
         RETURNING 1)

@@ -59,6 +59,7 @@ BEGIN
     END IF;
 
     DELETE FROM queen.group_registrations r WHERE r.tenant_id = p_tenant AND r.queue = p_queue;
+    PERFORM queen.mark_move(p_tenant, p_queue, NULL); -- who waits on the queue registers anew
     partitions := queen.delete_partitions(p_tenant, ARRAY(SELECT p.id FROM queen.log_partitions p WHERE p.queue_id = v_queue));
     DELETE FROM queen.queues q WHERE q.id = v_queue;
     UPDATE queen.tenants t SET queue_count = t.queue_count - 1 WHERE t.tenant_id = p_tenant;

@@ -4,11 +4,13 @@
 
 -- claim_ready leases the next messages of many (partition, group) pairs, each for a pop that wants one partition and
 -- whose queue defers nothing. A pair is taken if its cursor is free, messages wait behind it and retention has removed
--- none of them; at most p_budget[i] messages from the cursor. A pair may appear only once in a call.
+-- none of them, nor are they too much: at most p_budget[i] messages from the cursor, of p_bytes[i] in whole segments.
+-- A pair may appear only once in a call.
 --
 -- Locks and indexes are those of claim_bundle: rows in key order, SKIP LOCKED, by primary keys.
 CREATE OR REPLACE FUNCTION queen.claim_ready(
-    p_group text[], p_worker uuid[], p_lease_ms bigint[], p_budget bigint[], p_candidate bigint[], p_relaxed boolean)
+    p_group text[], p_worker uuid[], p_lease_ms bigint[], p_budget bigint[], p_bytes bigint[], p_candidate bigint[],
+    p_relaxed boolean)
 RETURNS TABLE (
     candidate bigint, uid uuid, name text, after bigint, through bigint, attempt integer, until timestamptz,
     last_offset bigint, base_offset bigint, end_offset bigint, created_at timestamptz, blob bytea)
@@ -35,6 +37,13 @@ BEGIN
           JOIN queen.log_consumers k ON k.partition_id = c.id AND k.consumer_group = p_group[c.pos]
          WHERE p.last_offset > k.committed AND p.log_start <= k.committed + 1
            AND (k.lease_expires_at IS NULL OR k.lease_expires_at <= v_now)
+           AND (p.retained_bytes <= p_bytes[c.pos] OR p_bytes[c.pos] >= (
+                SELECT sum(g.raw_bytes) FROM queen.log_segments g
+                 WHERE g.partition_id = c.id AND g.base_offset <= least(p.last_offset, k.committed + p_budget[c.pos])
+                   AND g.base_offset >= coalesce((
+                        SELECT h.base_offset FROM queen.log_segments h
+                         WHERE h.partition_id = c.id AND h.base_offset <= k.committed + 1
+                         ORDER BY h.base_offset DESC LIMIT 1), k.committed + 1)))
          ORDER BY k.partition_id, k.consumer_group
            FOR NO KEY UPDATE OF k SKIP LOCKED
     ), moved AS (
@@ -43,6 +52,7 @@ BEGIN
                worker_id = p_worker[l.pos],
                lease_expires_at = v_now + p_lease_ms[l.pos] * interval '1 ms',
                lease_acquired_at = v_now,
+               lease_conflated = false,
                attempt_offset = k.committed + 1,
                attempt_count = CASE WHEN k.attempt_offset = k.committed + 1 THEN k.attempt_count + 1 ELSE 1 END
           FROM locked l
@@ -72,7 +82,8 @@ CREATE OR REPLACE FUNCTION queen.ack_completed(
     p_tenant uuid[], p_partition uuid[], p_group text[], p_lease uuid[], p_low bigint[], p_done bigint[])
 RETURNS TABLE (
     ordinal bigint, outcome integer, partition_id bigint, queue_id bigint, queue text,
-    before bigint, committed bigint, last_offset bigint, act integer, signal bigint, released boolean, offsets bigint[])
+    before bigint, committed bigint, last_offset bigint, act integer, signal bigint, released boolean, offsets bigint[],
+    skipped bigint)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -86,7 +97,8 @@ BEGIN
     RETURN QUERY
     WITH locked AS MATERIALIZED (
         -- The clock is read again when a row had to be waited for and has changed.
-        SELECT g.n, k.partition_id, k.consumer_group, k.committed AS before, p.queue_id, q.name AS queue, p.last_offset
+        SELECT g.n, k.partition_id, k.consumer_group, k.committed AS before, p.queue_id, q.name AS queue, p.last_offset,
+               k.lease_conflated
           FROM unnest(p_partition) WITH ORDINALITY AS g(uid, n)
           JOIN queen.log_partitions p ON p.uid = g.uid
           JOIN queen.queues q ON q.id = p.queue_id AND q.tenant_id = p_tenant[g.n]
@@ -112,6 +124,6 @@ BEGIN
         RETURNING l.*, k.committed, k.batch_end
     )
     SELECT m.n, 0, m.partition_id, m.queue_id, m.queue, m.before, m.committed, m.last_offset, 0, NULL::bigint,
-           m.batch_end IS NULL, NULL::bigint[]
+           m.batch_end IS NULL, NULL::bigint[], CASE WHEN m.lease_conflated THEN m.committed - m.before - 1 END
       FROM moved m;
 END $$;

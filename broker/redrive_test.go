@@ -1,0 +1,397 @@
+package broker
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/wire"
+)
+
+type redriveState struct {
+	ID           string
+	State        string
+	Rate         int
+	ErrorMessage *string
+	Progress     struct {
+		Matched, Moved, Duplicate, Failed, Gone, Remaining int
+		Done, Cancelled                                    bool
+	}
+	FinishedAt *time.Time
+}
+
+func (w *world) redrive(body string) redriveState {
+	w.t.Helper()
+	return decode[redriveState](w.t, w.do("POST", "/api/v1/dlq/redrive", body).want(w.t, 202))
+}
+
+func (w *world) redriveState(id string) redriveState {
+	w.t.Helper()
+	return decode[redriveState](w.t, w.do("GET", "/api/v1/dlq/redrive/"+id, "").want(w.t, 200))
+}
+
+// ended waits for a redrive.
+func (w *world) ended(id string) (r redriveState) {
+	w.t.Helper()
+	w.until("the redrive ends", func() bool {
+		r = w.redriveState(id)
+		return r.State != "running"
+	})
+	return r
+}
+
+// drain pops everything of a queue and returns the payloads of each partition in order.
+func (w *world) drain(queue string) map[string][]string {
+	w.t.Helper()
+	out := map[string][]string{}
+	for {
+		got := w.pop(queue + "?batch=1000&autoAck=true&partitions=100")
+		if len(got.Messages) == 0 {
+			return out
+		}
+		for _, m := range got.Messages {
+			out[m.Partition] = append(out[m.Partition], string(m.Data))
+		}
+	}
+}
+
+func TestARedriveMovesAThousandLettersInOrderAtItsRate(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "one", 600)
+	w.bulk("q", "two", 400)
+	w.bulk("other", "p", 5)
+	const rate = 1000
+	if a := w.do("POST", "/api/v1/dlq/redrive", `{"queue":"q","dryRun":true,"filter":{"partition":"two"}}`).want(t, 200); a.body != `{"success":true,"dryRun":true,"queue":"q","progress":{"matched":400}}` {
+		t.Errorf("%s", a.body)
+	}
+	begin := time.Now()
+	started := w.redrive(fmt.Sprintf(`{"queue":"q","rate":%d}`, rate))
+	if started.State != "running" || started.Progress.Matched != 1000 || started.Rate != rate {
+		t.Fatalf("%+v", started)
+	}
+	r := w.ended(started.ID)
+	if took, least := time.Since(begin), (1000-redriveChunk)*time.Second/rate; took < least {
+		t.Errorf("a thousand letters took %v, less than %v", took, least)
+	}
+	if p := r.Progress; r.State != "done" || p.Moved != 1000 || p.Duplicate+p.Failed+p.Gone+p.Remaining != 0 || !p.Done || r.FinishedAt == nil {
+		t.Errorf("%+v", r)
+	}
+	got := w.drain("q")
+	for lane, n := range map[string]int{"one": 600, "two": 400} {
+		if len(got[lane]) != n {
+			t.Fatalf("%s has %d messages", lane, len(got[lane]))
+		}
+		for i, data := range got[lane] {
+			if want := fmt.Sprintf(`{"n": %d}`, i+1); data != want {
+				t.Fatalf("%s: message %d is %s, want %s", lane, i, data, want)
+			}
+		}
+	}
+	if n := w.letters("").Total; n != 5 {
+		t.Errorf("%d letters of another queue", n)
+	}
+	var segments int
+	if err := w.pool.QueryRow(t.Context(), "SELECT sum(segments) FROM queen.log_partitions").Scan(&segments); err != nil || segments > 30 {
+		t.Errorf("a thousand letters are %d segments (%v)", segments, err)
+	}
+}
+
+func TestARedriveFilters(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		body string
+		want int
+	}{
+		"group":           {`{"queue":"q","consumerGroup":"odd","rate":5000}`, 11},
+		"partition":       {`{"queue":"q","filter":{"partition":"b"},"rate":5000}`, 5},
+		"error":           {`{"queue":"q","filter":{"error":"step 1"},"rate":5000}`, 8},
+		"error with %":    {`{"queue":"q","filter":{"error":"step%"},"rate":5000}`, 0},
+		"transaction ids": {`{"queue":"q","filter":{"transactionIds":["q-2","q-3","zzz"]},"rate":5000}`, 4},
+		"no ids":          {`{"queue":"q","filter":{"transactionIds":[]},"rate":5000}`, 0},
+		"time":            {`{"queue":"q","filter":{"from":"2020-01-01T00:00:00Z","to":"2020-01-02T00:00:00Z"}}`, 0},
+		"nulls":           {`{"queue":"q","filter":null,"destination":null,"rate":null,"consumerGroup":null}`, 20},
+		"another queue":   {`{"queue":"none"}`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, nil)
+			w.bulk("q", "a", 15)
+			w.bulk("q", "b", 5)
+			r := w.ended(w.redrive(c.body).ID)
+			if r.State != "done" || r.Progress.Matched != c.want || r.Progress.Moved != c.want {
+				t.Errorf("%+v, want %d", r, c.want)
+			}
+			if n := w.letters("limit=1000").Total; n != 20-c.want {
+				t.Errorf("%d letters left", n)
+			}
+		})
+	}
+}
+
+func TestARedriveSurvivesItsBroker(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "p", 400)
+	// A broker that claims, moves a part and dies without a word.
+	db := store.New(w.pool)
+	r, err := db.StartRedrive(t.Context(), &store.Redrive{Tenant: DefaultTenant, Filter: store.LetterFilter{Queue: "q"}, Rate: 2000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead, err := db.ClaimRedrive(t.Context(), "dead")
+	if err != nil || dead == nil {
+		t.Fatalf("%+v %v", dead, err)
+	}
+	if again, err := db.ClaimRedrive(t.Context(), "other"); err != nil || again != nil {
+		t.Fatalf("claimed twice: %+v %v", again, err)
+	}
+	page, err := db.RedrivePage(t.Context(), dead, 100)
+	if err != nil || len(page) != 100 {
+		t.Fatalf("%d letters, %v", len(page), err)
+	}
+	part, err := db.Lookup(t.Context(), DefaultTenant, []store.Pair{{Queue: "q", Partition: "p"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := moveOf(t, db, part[0], page[:40], dead), moveOf(t, db, part[0], page[40:80], dead)
+	if v, err := db.MoveLetters(t.Context(), first); err != nil || v.Outcome != store.MoveDone {
+		t.Fatalf("%+v %v", v, err)
+	}
+	if _, err := w.pool.Exec(t.Context(), "UPDATE queen.redrives SET lease_until = clock_timestamp() - interval '1 second'"); err != nil {
+		t.Fatal(err)
+	}
+	w.b.redrives.look()
+	end := w.ended(r.ID.String())
+	if p := end.Progress; end.State != "done" || p.Moved != 400 || p.Matched != 400 || p.Gone != 0 {
+		t.Errorf("%+v", end)
+	}
+	// It comes back from its pause.
+	if v, err := db.MoveLetters(t.Context(), second); err != nil || v.Outcome != store.MoveLost {
+		t.Errorf("the late holder moves: %+v %v", v, err)
+	}
+	if held, err := db.SettleRedrive(t.Context(), dead, page[99].LetterKey, 0); err != nil || held {
+		t.Errorf("the late holder settles: %v %v", held, err)
+	}
+	got := w.drain("q")["p"]
+	if len(got) != 400 {
+		t.Fatalf("%d messages", len(got))
+	}
+	for i, data := range got {
+		if want := fmt.Sprintf(`{"n": %d}`, i+1); data != want {
+			t.Fatalf("message %d is %s", i, data)
+		}
+	}
+}
+
+func moveOf(t *testing.T, db *store.Store, to store.Partition, items []store.RedriveItem, r *store.Redrive) *store.Move {
+	t.Helper()
+	ids := make([]uuid.UUID, len(items))
+	for i := range items {
+		ids[i] = items[i].ID
+	}
+	letters, err := db.LettersByID(t.Context(), DefaultTenant, ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMove(DefaultTenant, to, "", inOrder(letters, ids))
+	m.Redrive = r
+	return m
+}
+
+func TestAStoppedBrokerHandsItsRedriveOver(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	other := serve(t, w.pool, nil)
+	w.bulk("q", "p", 300)
+	id := w.redrive(`{"queue":"q","rate":200}`).ID
+	w.until("it runs", func() bool { return w.redriveState(id).Progress.Moved > 0 })
+	w.stop()
+	if p := other.redriveState(id).Progress; p.Done || p.Moved == 300 {
+		t.Fatalf("it was over before the stop: %+v", p)
+	}
+	other.b.redrives.look()
+	if r := other.ended(id); r.State != "done" || r.Progress.Moved != 300 {
+		t.Errorf("%+v", r)
+	}
+	if n := len(other.drain("q")["p"]); n != 300 {
+		t.Errorf("%d messages", n)
+	}
+}
+
+func TestACancelledRedriveStops(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "p", 100)
+	id := w.redrive(`{"queue":"q","rate":20}`).ID
+	w.until("it runs", func() bool { return w.redriveState(id).Progress.Moved > 0 })
+	r := decode[redriveState](t, w.do("DELETE", "/api/v1/dlq/redrive/"+id, "").want(t, 200))
+	if r.State != "cancelled" || !r.Progress.Cancelled || r.Progress.Done || r.Progress.Remaining != 100-r.Progress.Moved {
+		t.Errorf("%+v", r)
+	}
+	w.until("the run ends", func() bool { w.b.redrives.mu.Lock(); defer w.b.redrives.mu.Unlock(); return w.b.redrives.running == 0 })
+	if n := w.letters("limit=1000").Total; n != 100-r.Progress.Moved {
+		t.Errorf("%d letters after %d moves", n, r.Progress.Moved)
+	}
+	if again := decode[redriveState](t, w.do("DELETE", "/api/v1/dlq/redrive/"+id, "").want(t, 200)); again.State != "cancelled" || !again.FinishedAt.Equal(*r.FinishedAt) {
+		t.Errorf("%+v", again)
+	}
+	w.do("DELETE", "/api/v1/dlq/redrive/"+uuid.NewString(), "").want(t, 404)
+	w.do("GET", "/api/v1/dlq/redrive/nope", "").want(t, 404)
+}
+
+func TestARedriveCountsWhatItCannotMove(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "p", 10)
+	if _, err := w.pool.Exec(t.Context(), `UPDATE queen.log_dlq SET payload = NULL WHERE offset_ IN (3, 7)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.pool.Exec(t.Context(), `UPDATE queen.log_dlq SET consumer_group = '__timer__' WHERE offset_ = 9`); err != nil {
+		t.Fatal(err)
+	}
+	var fourth uuid.UUID
+	if err := w.pool.QueryRow(t.Context(), `SELECT id FROM queen.log_dlq WHERE offset_ = 4`).Scan(&fourth); err != nil {
+		t.Fatal(err)
+	}
+	w.push(fmt.Sprintf(`{"items":[{"queue":"q","partition":"p","transactionId":"dlq:%s","payload":4}]}`, fourth))
+	r := w.ended(w.redrive(`{"queue":"q","rate":1000}`).ID)
+	if p := r.Progress; r.State != "done" || p.Matched != 9 || p.Moved != 6 || p.Duplicate != 1 || p.Failed != 2 || p.Gone != 0 {
+		t.Errorf("%+v", r)
+	}
+	if n := w.letters("").Total; n != 3 {
+		t.Errorf("%d letters left", n)
+	}
+	if n := len(w.drain("q")["p"]); n != 7 {
+		t.Errorf("%d messages", n)
+	}
+}
+
+func TestARedriveToAnotherPartition(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "a", 5)
+	w.bulk("q", "b", 5)
+	for _, body := range []string{
+		`{}`, `{"queue":""}`, `{"queue":"q","rate":0}`, `{"queue":"q","rate":10001}`, `{"queue":"q","rate":1.5}`,
+		`{"queue":"q","destination":{"queue":"r"}}`, `{"queue":"q","destination":{}, "destination":{}}`, `{"queue":"q","filter":[]}`,
+		`{"queue":"q","filter":{"from":"soon"}}`, `{"queue":"q","consumerGroup":"__timer__"}`, ``,
+	} {
+		if a := w.do("POST", "/api/v1/dlq/redrive", body); a.status != 400 {
+			t.Errorf("%s: %d %s", body, a.status, a.body)
+		}
+	}
+	r := w.ended(w.redrive(`{"queue":"q","rate":5000,"destination":{"queue":"r","partition":"all"}}`).ID)
+	if r.State != "done" || r.Progress.Moved != 10 {
+		t.Errorf("%+v", r)
+	}
+	if n := len(w.drain("r")["all"]); n != 10 {
+		t.Errorf("%d messages", n)
+	}
+	w.bulk("q", "a", 500)
+	id := w.redrive(`{"queue":"q","rate":40,"destination":{"queue":"gone","partition":"p"}}`).ID
+	w.do("DELETE", "/api/v1/resources/queues/gone", "").want(t, 200)
+	if r := w.ended(id); r.State != "failed" || r.ErrorMessage == nil || *r.ErrorMessage != "the destination does not exist any more" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestRunningRedrivesOfATenantAreBounded(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "p", 1000)
+	for range 4 {
+		w.redrive(`{"queue":"q","rate":1}`)
+	}
+	a := w.do("POST", "/api/v1/dlq/redrive", `{"queue":"q"}`).want(t, 403)
+	if decode[refusal](t, a).Code != wire.QuotaExceeded {
+		t.Errorf("%s", a.body)
+	}
+}
+
+func TestAQueueIsDeletedUnderItsRedrive(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "p", 200)
+	id := w.redrive(`{"queue":"q","rate":40}`).ID
+	w.until("it runs", func() bool { return w.redriveState(id).Progress.Moved > 0 })
+	w.do("DELETE", "/api/v1/resources/queues/q", "").want(t, 200)
+	r := w.ended(id)
+	if p := r.Progress; r.State != "done" || p.Moved+p.Gone != 200 || p.Gone == 0 || p.Failed != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Everything that takes locks on letters at once: nobody may wait in a circle, and no message may double.
+func TestLettersUnderEveryHandAtOnce(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	other := serve(t, w.pool, nil)
+	for round := range 6 {
+		for _, lane := range []string{"a", "b", "c"} {
+			w.bulk("q", lane, 60)
+		}
+		ids := w.letters("queue=q&limit=1000").Messages
+		var wg sync.WaitGroup
+		hand := func(from *world, method, path, body string) {
+			a, err := from.try(method, path, body)
+			if err != nil || a.status >= 500 {
+				t.Errorf("%s %s: %d %s %v", method, path, a.status, a.body, err)
+			}
+		}
+		wg.Go(func() { hand(w, "POST", "/api/v1/dlq/redrive", `{"queue":"q","rate":10000}`) })
+		wg.Go(func() {
+			hand(other, "POST", "/api/v1/dlq/redrive", `{"queue":"q","rate":10000,"destination":{"queue":"to","partition":"a"}}`)
+		})
+		wg.Go(func() { hand(other, "DELETE", "/api/v1/dlq?queue=q&consumerGroup=odd", "") })
+		for k := range 4 {
+			wg.Go(func() {
+				for i := k; i < len(ids); i += 9 {
+					hand(w, "POST", "/api/v1/dlq/"+ids[i].ID+"/replay", [...]string{``, `{"queue":"to","partition":"b"}`}[i%2])
+				}
+			})
+		}
+		if round%2 == 1 {
+			wg.Go(func() { hand(other, "DELETE", "/api/v1/resources/queues/q", "") })
+		}
+		wg.Wait()
+		w.until("the redrives end", func() bool {
+			var running int
+			err := w.pool.QueryRow(t.Context(), "SELECT count(*) FROM queen.redrives WHERE state = 'running'").Scan(&running)
+			return err == nil && running == 0
+		})
+	}
+	var twice, failed int
+	if err := w.pool.QueryRow(t.Context(), `SELECT
+		(SELECT count(*) FROM (SELECT 1 FROM queen.log_txns t CROSS JOIN generate_series(0, octet_length(t.hashes) / 16 - 1) AS i
+			GROUP BY substring(t.hashes FROM 16 * i + 1 FOR 16) HAVING count(*) > 1) d),
+		(SELECT count(*) FROM queen.redrives WHERE state <> 'done')`).Scan(&twice, &failed); err != nil {
+		t.Fatal(err)
+	}
+	if twice != 0 || failed != 0 {
+		t.Errorf("%d messages are in the log twice, %d redrives failed", twice, failed)
+	}
+}
+
+func TestMaintenancePausesARedrive(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "p", 60)
+	id := w.redrive(`{"queue":"q","rate":40}`).ID
+	w.until("it runs", func() bool { return w.redriveState(id).Progress.Moved > 0 })
+	w.do("POST", "/api/v1/system/maintenance", `{"enabled":true}`).want(t, 200)
+	w.do("POST", "/api/v1/dlq/redrive", `{"queue":"q"}`).want(t, 503)
+	at := w.redriveState(id).Progress.Moved
+	w.do("GET", "/api/v1/pop/queue/none?wait=true&timeout=1500", "") // a second in which a chunk would have been due
+	if now := w.redriveState(id).Progress.Moved; now > at+10 || now == 60 {
+		t.Errorf("%d moved under maintenance, %d before", now, at)
+	}
+	w.do("POST", "/api/v1/system/maintenance", `{"enabled":false}`).want(t, 200)
+	if r := w.ended(id); r.State != "done" || r.Progress.Moved != 60 {
+		t.Errorf("%+v", r)
+	}
+}
