@@ -51,7 +51,7 @@ func oracleEntries(body []byte, most int) (root node, list []node, queues []stri
 			return root, nil, nil, errOracle
 		}
 		q, ok, err := n.str("queue")
-		if err != nil || !ok || !oracleName(q) {
+		if err != nil || !ok || q == "" || !oracleName(q) {
 			return root, nil, nil, errOracle
 		}
 		queues = append(queues, q)

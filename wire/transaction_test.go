@@ -219,7 +219,7 @@ func oracleItem(n node) (TransactionPush, error) {
 		return it, errOracle
 	}
 	q, ok, err := n.str("queue")
-	if err != nil || !oracleName(q) {
+	if err != nil || ok && q == "" || !oracleName(q) {
 		return it, errOracle
 	}
 	it.Queue = q
