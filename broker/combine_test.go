@@ -19,7 +19,7 @@ func echo(run func([]int) ([]int, error)) (*combiner[int, int, int], func() [][]
 	if run == nil {
 		run = func([]int) ([]int, error) { return nil, nil }
 	}
-	return &combiner[int, int, int]{
+	c := &combiner[int, int, int]{
 		run: func(ins []int) ([]int, error) {
 			mu.Lock()
 			bundles = append(bundles, slices.Clone(ins))
@@ -36,7 +36,8 @@ func echo(run func([]int) ([]int, error)) (*combiner[int, int, int], func() [][]
 		},
 		keys: func(in int, each func(int)) { each(in % 100) },
 		max:  4, note: func(int, time.Duration) {},
-	}, func() [][]int {
+	}
+	return c, func() [][]int {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Clone(bundles)

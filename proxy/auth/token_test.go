@@ -132,6 +132,7 @@ func TestTokens(t *testing.T) {
 		"no algorithm":             {sign(t, jwt.SigningMethodNone, "hs", jwt.UnsafeAllowNoneSignatureType, goodClaims()), false},
 		"no algorithm in capitals": {encode(map[string]string{"alg": "NONE", "kid": "hs"}) + "." + parts[1] + ".", false},
 		"no signature":             {parts[0] + "." + parts[1] + ".", false},
+
 		"a public RSA key used as a shared secret":          {sign(t, hs, "rs", []byte(keys().rsaPEM), goodClaims()), false},
 		"a public RSA key in DER used as a shared secret":   {sign(t, hs, "rs", x509.MarshalPKCS1PublicKey(&keys().rsa.PublicKey), goodClaims()), false},
 		"a public Ed25519 key used as a shared secret":      {sign(t, hs, "ed", []byte(keys().ed.Public().(ed25519.PublicKey)), goodClaims()), false},
