@@ -223,13 +223,17 @@ func (t *target) fill(ctx context.Context, queue string, partitions, messages in
 // which is the cost of a start and not of a message.
 const warmUp = 2 * time.Second
 
-// latency sends single messages at an even rate, whatever the answers do, and measures each from its push to its pop.
+// latency sends single messages at an even rate, whatever the answers do, and measures each from its push to its pop:
+// over all of them, and over those that passed while the machine was not slowed from outside.
 func (t *target) latency(queue string, perSecond, partitions, consumers int) func(context.Context, time.Duration) (sample, error) {
 	return func(ctx context.Context, d time.Duration) (sample, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		var mu sync.Mutex
-		var lat []time.Duration
+		var flights []flight
+		watch, stopWatch := context.WithCancel(ctx)
+		defer stopWatch()
+		m := watchMachine(watch)
 		cold := int(warmUp.Seconds() * float64(perSecond))
 		total := cold + int(d.Seconds()*float64(perSecond))
 		arrived := 0
@@ -238,12 +242,13 @@ func (t *target) latency(queue string, perSecond, partitions, consumers int) fun
 		for range consumers {
 			wg.Go(func() {
 				err := t.consumer(ctx, queue+"?batch=100&wait=true&timeout=3000", func(a *popped) bool {
-					now := time.Now().UnixNano()
+					now := time.Now()
 					mu.Lock()
 					defer mu.Unlock()
 					for _, msg := range a.Messages {
 						if arrived++; msg.Data.N >= cold {
-							lat = append(lat, time.Duration(now-msg.Data.At))
+							sent := time.Unix(0, msg.Data.At)
+							flights = append(flights, flight{sent, now.Sub(sent)})
 						}
 					}
 					return arrived >= total
@@ -287,8 +292,12 @@ func (t *target) latency(queue string, perSecond, partitions, consumers int) fun
 			defer mu.Unlock()
 			return sample{}, fmt.Errorf("only %d of %d messages arrived", arrived, total)
 		}
+		stopWatch()
 		s := sample{rate: float64(perSecond)}
-		s.p50, s.p99 = percentiles(lat)
+		s.p50, s.p99 = percentiles(undisturbed(flights, nil))
+		calm := undisturbed(flights, m.slow())
+		s.calm = float64(len(calm)) / float64(len(flights))
+		s.calm50, s.calm99 = percentiles(calm)
 		return s, nil
 	}
 }

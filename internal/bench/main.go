@@ -121,14 +121,20 @@ type kase struct {
 type sample struct {
 	rate     float64       // messages per second
 	p50, p99 time.Duration // of one request, or of a message from end to end
-	ours     time.Duration // CPU of queengate per message
-	postgres time.Duration // CPU of PostgreSQL per message
+	// The same over the share calm of the messages that no slow stretch of the machine touched; zero where nothing watches.
+	calm50, calm99 time.Duration
+	calm           float64
+	ours           time.Duration // CPU of queengate per message
+	postgres       time.Duration // CPU of PostgreSQL per message
 }
 
 func (s sample) String() string {
 	t := fmt.Sprintf("%9.0f msg/s", s.rate)
 	if s.p50 > 0 {
 		t += fmt.Sprintf("  p50 %6.2f ms  p99 %6.2f ms", ms(s.p50), ms(s.p99))
+	}
+	if s.calm > 0 {
+		t += fmt.Sprintf("  calm %.0f%%: p50 %6.2f ms  p99 %6.2f ms", 100*s.calm, ms(s.calm50), ms(s.calm99))
 	}
 	return t + fmt.Sprintf("  cpu/msg %5.1f us + pg %5.1f us", us(s.ours), us(s.postgres))
 }

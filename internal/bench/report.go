@@ -46,6 +46,7 @@ func report(cases []kase, results map[string][]sample, s settings) string {
 			latencyCell(r, func(s sample) float64 { return ms(s.p50) }), latencyCell(r, func(s sample) float64 { return ms(s.p99) }),
 			median(r, func(s sample) float64 { return us(s.ours) }), median(r, func(s sample) float64 { return us(s.postgres) }))
 	}
+	b.WriteString(calmTable(cases, results))
 	b.WriteString("\n| ratio | this run | floor | target |\n|---|---|---|---|\n")
 	for _, x := range ratios {
 		over, under := results[x.over], results[x.under]
@@ -59,6 +60,23 @@ func report(cases []kase, results map[string][]sample, s settings) string {
 		}
 		low, high := spread(pairs, func(s sample) float64 { return s.rate })
 		fmt.Fprintf(&b, "| %s | %.2f [%.2f–%.2f] | %s | %s |\n", x.name, median(pairs, func(s sample) float64 { return s.rate }), low, high, bound(x.floor), bound(x.target))
+	}
+	return b.String()
+}
+
+// calmTable shows the latencies of the messages that passed while the machine was not slowed from outside.
+func calmTable(cases []kase, results map[string][]sample) string {
+	var b strings.Builder
+	for _, c := range cases {
+		r := results[c.name]
+		if len(r) == 0 || r[0].calm == 0 {
+			continue
+		}
+		if b.Len() == 0 {
+			b.WriteString("\n| case, without the stretches in which the machine itself was slow | share of the messages | p50 ms | p99 ms |\n|---|---|---|---|\n")
+		}
+		fmt.Fprintf(&b, "| %s | %.0f %% | %.2f | %.2f |\n", c.name, 100*median(r, func(s sample) float64 { return s.calm }),
+			median(r, func(s sample) float64 { return ms(s.calm50) }), median(r, func(s sample) float64 { return ms(s.calm99) }))
 	}
 	return b.String()
 }
