@@ -23,7 +23,7 @@ func (b *Broker) ack(x *exchange) error {
 	}
 	results := make([]wire.AckResult, len(req.Items))
 	groups, places := b.ackGroups(x.who.tenant, &req, results)
-	calls := b.acks.do(groups...)
+	calls := b.acks.do(x.who.tenant, groups...)
 	var refusal *wire.Error
 	decided := false
 	for i := range calls {

@@ -6,7 +6,8 @@
 // broker/store, group commit of pushes in broker/fuse, waiting in broker/park.
 //
 // Promises. Pushes: all or nothing up to the first byte stored; afterwards every item has its own verdict. Order: that
-// of the request within a partition. Pops and acks of concurrent requests share statements and commits (combiner); a
+// of the request within a partition. Pops and acks of concurrent requests share statements and commits (combiner), and
+// what is shared is filled from the tenants in turn, however much one of them offers (docs/design/fairness.md); a
 // parked poll costs no SQL and no timer, and a poll whose client hangs up receives nothing. Whatever lands messages is
 // announced in one place (announce.go). Errors say whether a repeat can double (wire.Outcome). An idle broker asks the
 // database about once a second; while nobody has asked it anything, only for redrives, every ten seconds.
@@ -164,7 +165,7 @@ type Broker struct {
 	janitor  *janitor.Janitor
 	server   *fasthttp.Server
 
-	transactions chan struct{} // a place per transaction in the database
+	transactions *places // in the database
 
 	draining atomic.Bool
 	running  atomic.Bool
@@ -175,9 +176,10 @@ type claimKey struct {
 	group     string
 }
 
+// ackKey names the tenant too: who acknowledges what is not its own must not stand in the owner's way.
 type ackKey struct {
-	partition uuid.UUID
-	group     string
+	tenant, partition uuid.UUID
+	group             string
 }
 
 // Calls per shared statement: beyond it a statement holds its row locks for longer than it saves.
@@ -186,11 +188,14 @@ const (
 	maxAcksPerBundle   = 256
 )
 
+// ackItemsPerCost is how many items of an acknowledgement weigh as much as a partition more.
+const ackItemsPerCost = 64
+
 // New returns a broker. cfg must have passed Validate.
 func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b := &Broker{log: log, db: deps.Store, deps: deps, cfg: cfg.withDefaults()}
 	b.names = newNames()
-	b.transactions = make(chan struct{}, maxTransactions)
+	b.transactions = newPlaces(maxTransactions)
 	b.park = park.New(b.cfg.MaxParked)
 	b.scopes = newScopes()
 	b.fuser = fuse.New(log, deps.Store, b.cfg.Fuse, b.landed)
@@ -202,7 +207,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.metrics = newMetrics(deps.Registry, b)
 	b.redrives = newRedrives()
 	b.pinger = &pinger{ping: deps.Ping}
-	b.claims = &combiner[store.Claim, []store.Claimed, claimKey]{
+	b.claims = newCombiner(bundling[store.Claim, []store.Claimed, claimKey]{
 		run: func(cs []store.Claim) ([][]store.Claimed, error) {
 			ctx, cancel := b.database()
 			defer cancel()
@@ -213,17 +218,20 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 				each(claimKey{id, c.Group})
 			}
 		},
-		max: maxClaimsPerBundle, note: b.metrics.bundle("pop"),
-	}
-	b.acks = &combiner[store.AckGroup, store.AckVerdict, ackKey]{
+		// What a claim costs goes with the partitions it looks at.
+		cost: func(c store.Claim) int64 { return int64(max(len(c.Candidates), 1)) },
+		max:  maxClaimsPerBundle, note: b.metrics.bundle("pop"),
+	})
+	b.acks = newCombiner(bundling[store.AckGroup, store.AckVerdict, ackKey]{
 		run: func(gs []store.AckGroup) ([]store.AckVerdict, error) {
 			ctx, cancel := b.database()
 			defer cancel()
 			return b.db.AckBundle(ctx, gs)
 		},
-		keys: func(g store.AckGroup, each func(ackKey)) { each(ackKey{g.Partition, g.Group}) },
+		keys: func(g store.AckGroup, each func(ackKey)) { each(ackKey{g.Tenant, g.Partition, g.Group}) },
+		cost: func(g store.AckGroup) int64 { return 1 + int64(len(g.Items))/ackItemsPerCost },
 		max:  maxAcksPerBundle, note: b.metrics.bundle("ack"),
-	}
+	})
 	b.server = &fasthttp.Server{
 		Handler:      httpkit.Barrier(log, b.metrics.panics, b.serve),
 		ErrorHandler: b.refuseHead,

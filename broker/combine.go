@@ -6,26 +6,39 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/broker/fair"
 	"github.com/queengate/queengate/wire"
 )
 
 // combiner lets concurrent calls share one statement and one commit: calls that come while a bundle is in flight form
-// the next one, so bundles grow with load and a lone call goes out at once, in its caller's goroutine.
+// the next one, so bundles grow with load and a lone call goes out at once, in its caller's goroutine. Use newCombiner.
 //
-// One bundle is in flight; a second goes out only when the first is slow, since more of them would fragment the
-// bundles (targets.md 2). Calls that share a key never travel in one bundle and keep their order.
+// A bundle is filled from the tenants in turn (package fair), and a tenant may have a share of the calls that wait: beyond
+// it its calls are refused. One bundle is in flight; a second goes out only when the first is slow, since more of them
+// would fragment the bundles (targets.md 2). Calls that share a key never travel in one bundle and keep their order.
 type combiner[In, Out any, K comparable] struct {
-	run  func([]In) ([]Out, error) // the outputs answer the inputs in order
-	keys func(In, func(K))
-	max  int                              // calls per bundle
-	note func(items int, d time.Duration) // observes a flight
+	bundling[In, Out, K]
 
 	mu      sync.Mutex // guards all below
-	pending []*call[In, Out]
+	budget  *fair.Budget[uuid.UUID]
+	ready   *fair.Queue[uuid.UUID, *call[In, Out]] // calls for the next bundle
+	behind  int                                    // calls that wait for one of the same key to leave first
+	last    map[K]*call[In, Out]                   // of the calls that wait, the latest with the key
 	flights int
 	started time.Time     // of the last flight
 	usual   time.Duration // moving average of a flight
 	timer   *time.Timer   // looks whether a second flight is due; nil when not armed
+}
+
+// bundling says what a combiner combines.
+type bundling[In, Out any, K comparable] struct {
+	run  func([]In) ([]Out, error) // the outputs answer the inputs in order
+	keys func(In, func(K))
+	cost func(In) int64                   // at least 1: what the call takes of its tenant's turns of callQuantum
+	max  int                              // calls per bundle
+	note func(items int, d time.Duration) // observes a flight
 }
 
 type call[In, Out any] struct {
@@ -33,6 +46,10 @@ type call[In, Out any] struct {
 	out  Out
 	err  error
 	done *sync.WaitGroup
+
+	tenant uuid.UUID
+	waits  int              // for how many calls that share a key with it
+	next   []*call[In, Out] // those that wait for this one, once per key
 }
 
 // maxFlights and slowFlight say when a second bundle goes out beside the first.
@@ -41,21 +58,55 @@ const (
 	slowFlight = 2 * time.Millisecond
 )
 
-// do runs ins, together where their keys allow it, and waits for all of them.
-func (c *combiner[In, Out, K]) do(ins ...In) []call[In, Out] {
+const (
+	// callQuantum is what a tenant may spend per turn, in the unit of bundling.cost: a bundle has many turns.
+	callQuantum = 8
+	// maxPendingCalls bounds the calls without an answer, shared by fair.Budget's rule.
+	maxPendingCalls = 1 << 17
+)
+
+func newCombiner[In, Out any, K comparable](b bundling[In, Out, K]) *combiner[In, Out, K] {
+	return &combiner[In, Out, K]{
+		bundling: b,
+		budget:   fair.NewBudget[uuid.UUID](maxPendingCalls),
+		ready:    fair.New[uuid.UUID](callQuantum, func(p *call[In, Out]) int64 { return b.cost(p.in) }),
+		last:     map[K]*call[In, Out]{},
+	}
+}
+
+// do runs ins of one tenant, together where their keys allow it, and waits for all of them. When too many calls of the
+// tenant are waiting, each of ins has the error wire.BrokerOverloaded and none was run.
+func (c *combiner[In, Out, K]) do(tenant uuid.UUID, ins ...In) []call[In, Out] {
+	if len(ins) == 0 {
+		return nil
+	}
 	calls := make([]call[In, Out], len(ins))
 	var done sync.WaitGroup
 	done.Add(len(ins))
-	c.mu.Lock()
 	for i, in := range ins {
-		calls[i] = call[In, Out]{in: in, done: &done}
-		c.pending = append(c.pending, &calls[i])
+		calls[i] = call[In, Out]{in: in, done: &done, tenant: tenant}
+	}
+	c.mu.Lock()
+	if !c.budget.Hold(tenant, int64(len(ins))) {
+		c.mu.Unlock()
+		for i := range calls {
+			calls[i].err = &wire.Error{Code: wire.BrokerOverloaded, RetryAfter: time.Second, Outcome: wire.OutcomeNone}
+		}
+		return calls
 	}
 	var mine []*call[In, Out]
-	if c.flights == 0 {
-		mine = c.cutLocked()
+	if c.flights == 0 && len(calls) == 1 { // nothing waits while nothing flies
+		c.departLocked()
+		mine = []*call[In, Out]{&calls[0]}
 	} else {
-		c.reviewLocked()
+		for i := range calls {
+			c.joinLocked(&calls[i])
+		}
+		if c.flights == 0 {
+			mine = c.cutLocked()
+		} else {
+			c.reviewLocked()
+		}
 	}
 	c.mu.Unlock()
 	if mine != nil {
@@ -65,47 +116,78 @@ func (c *combiner[In, Out, K]) do(ins ...In) []call[In, Out] {
 	return calls
 }
 
+// backlog counts the calls without an answer.
+func (c *combiner[In, Out, K]) backlog() backlog {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return backlog{int(c.budget.Used()), c.budget.Owners(), c.budget.Refused(), c.ready.Turns()}
+}
+
 // waiting returns the number of calls that wait for the next bundle.
 func (c *combiner[In, Out, K]) waiting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.pending)
+	return c.ready.Len() + c.behind
 }
 
-// cutLocked takes the next bundle off the pending calls and counts its flight.
-func (c *combiner[In, Out, K]) cutLocked() []*call[In, Out] {
-	c.flights++
-	c.started = time.Now()
-	if len(c.pending) == 1 {
-		batch := c.pending
-		c.pending = nil
-		return batch
+// joinLocked lets a call wait for the next bundle, or for the calls that share a key with it to leave before.
+func (c *combiner[In, Out, K]) joinLocked(p *call[In, Out]) {
+	c.keys(p.in, func(k K) {
+		if before := c.last[k]; before != nil && before != p {
+			before.next = append(before.next, p)
+			p.waits++
+		}
+		c.last[k] = p
+	})
+	if p.waits > 0 {
+		c.behind++
+		return
 	}
-	batch := make([]*call[In, Out], 0, min(len(c.pending), c.max))
-	var rest []*call[In, Out]
-	held := make(map[K]struct{}, len(c.pending))
-	for _, p := range c.pending {
-		clash := len(batch) == c.max
-		c.keys(p.in, func(k K) {
-			if _, ok := held[k]; ok {
-				clash = true
-			}
-		})
-		// The keys of a call that stays behind are held too: what follows it must not overtake it.
-		c.keys(p.in, func(k K) { held[k] = struct{}{} })
-		if clash {
-			rest = append(rest, p)
-		} else {
-			batch = append(batch, p)
+	c.ready.Push(p.tenant, p)
+}
+
+// leftLocked lets those go on that waited for a call which has left, in the bundle after its own.
+func (c *combiner[In, Out, K]) leftLocked(p *call[In, Out]) {
+	c.keys(p.in, func(k K) {
+		if c.last[k] == p {
+			delete(c.last, k)
+		}
+	})
+	for _, n := range p.next {
+		if n.waits--; n.waits == 0 {
+			c.behind--
+			c.ready.Push(n.tenant, n)
 		}
 	}
-	c.pending = rest
+	p.next = nil
+}
+
+// cutLocked takes the next bundle off the calls that wait and counts its flight.
+func (c *combiner[In, Out, K]) cutLocked() []*call[In, Out] {
+	c.departLocked()
+	batch := make([]*call[In, Out], 0, min(c.ready.Len(), c.max))
+	for len(batch) < c.max {
+		p, _, ok := c.ready.Next()
+		if !ok {
+			break
+		}
+		c.ready.Take(c.cost(p.in))
+		batch = append(batch, p)
+	}
+	for _, p := range batch {
+		c.leftLocked(p)
+	}
 	return batch
+}
+
+func (c *combiner[In, Out, K]) departLocked() {
+	c.flights++
+	c.started = time.Now()
 }
 
 // reviewLocked sends a second bundle when the first has been out for long, or sees to it that somebody looks then.
 func (c *combiner[In, Out, K]) reviewLocked() {
-	if len(c.pending) == 0 || c.flights >= maxFlights {
+	if c.ready.Len() == 0 || c.flights >= maxFlights {
 		return
 	}
 	wait := time.Until(c.started.Add(max(slowFlight, 2*c.usual)))
@@ -130,7 +212,10 @@ func (c *combiner[In, Out, K]) fly(batch []*call[In, Out]) {
 	c.mu.Lock()
 	c.flights--
 	c.usual += (took - c.usual) / 8
-	if len(c.pending) > 0 && c.flights < maxFlights {
+	for _, p := range batch {
+		c.budget.Release(p.tenant, 1)
+	}
+	if c.ready.Len() > 0 && c.flights < maxFlights {
 		go c.fly(c.cutLocked())
 	}
 	c.mu.Unlock()

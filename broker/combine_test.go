@@ -9,7 +9,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/broker/fair"
 	"github.com/queengate/queengate/wire"
+)
+
+var (
+	tenantA = uuid.MustParse("00000000-0000-0000-0000-00000000000a")
+	tenantB = uuid.MustParse("00000000-0000-0000-0000-00000000000b")
 )
 
 // echo is a combiner of numbers that doubles them in one millisecond per bundle, unless run is replaced.
@@ -19,7 +27,7 @@ func echo(run func([]int) ([]int, error)) (*combiner[int, int, int], func() [][]
 	if run == nil {
 		run = func([]int) ([]int, error) { return nil, nil }
 	}
-	c := &combiner[int, int, int]{
+	c := newCombiner(bundling[int, int, int]{
 		run: func(ins []int) ([]int, error) {
 			mu.Lock()
 			bundles = append(bundles, slices.Clone(ins))
@@ -35,8 +43,9 @@ func echo(run func([]int) ([]int, error)) (*combiner[int, int, int], func() [][]
 			return outs, nil
 		},
 		keys: func(in int, each func(int)) { each(in % 100) },
+		cost: func(int) int64 { return callQuantum }, // one call per turn
 		max:  4, note: func(int, time.Duration) {},
-	}
+	})
 	return c, func() [][]int {
 		mu.Lock()
 		defer mu.Unlock()
@@ -51,7 +60,7 @@ func TestALoneCallGoesAtOnceAndOthersShareTheNextBundle(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 6 {
 			wg.Go(func() {
-				if r := c.do(i)[0]; r.out != 2*i || r.err != nil {
+				if r := c.do(tenantA, i)[0]; r.out != 2*i || r.err != nil {
 					t.Errorf("%d: %v, %v", i, r.out, r.err)
 				}
 			})
@@ -68,7 +77,7 @@ func TestCallsThatShareAKeyKeepTheirOrderInBundlesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, bundles := echo(nil)
-		for i, r := range c.do(1, 101, 2, 201) {
+		for i, r := range c.do(tenantA, 1, 101, 2, 201) {
 			if want := []int{2, 202, 4, 402}[i]; r.out != want {
 				t.Errorf("%d: %d, want %d", i, r.out, want)
 			}
@@ -86,7 +95,7 @@ func TestASlowBundleIsJoinedByASecondAndNoThird(t *testing.T) {
 		c, bundles := echo(func([]int) ([]int, error) { <-block; return nil, nil })
 		var wg sync.WaitGroup
 		for i := range 3 {
-			wg.Go(func() { c.do(i) })
+			wg.Go(func() { c.do(tenantA, i) })
 			time.Sleep(time.Second)
 		}
 		if n := len(bundles()); n != 2 {
@@ -122,7 +131,7 @@ func TestOnlyTheCulpritFails(t *testing.T) {
 				return nil, nil
 			})
 			failed := 0
-			for _, r := range b.do(1, 2, 3, 4) {
+			for _, r := range b.do(tenantA, 1, 2, 3, 4) {
 				if r.err != nil {
 					failed++
 				} else if r.out != 2*r.in {
@@ -146,12 +155,89 @@ func TestAPanicInABundleReachesEveryCallAndNoOther(t *testing.T) {
 		}
 		return nil, nil
 	})
-	for _, r := range c.do(1, 2) {
+	for _, r := range c.do(tenantA, 1, 2) {
 		if r.err == nil {
 			t.Error("a call of a bundle that panicked has no error")
 		}
 	}
-	if r := c.do(1)[0]; r.err != nil {
+	if r := c.do(tenantA, 1)[0]; r.err != nil {
 		t.Errorf("the combiner is stuck: %v", r.err)
 	}
+}
+
+// TestAFloodOfOneTenantLeavesTheOthersTheirTurns: however many calls of one wait, a call of another is in the next
+// bundle but one.
+func TestAFloodOfOneTenantLeavesTheOthersTheirTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, bundles := echo(nil)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() { c.do(tenantA, i) })
+			synctest.Wait()
+		}
+		for i := range 4 {
+			wg.Go(func() { c.do(tenantB, 90+i) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		if got := fmt.Sprint(bundles()[:4]); got != "[[0] [90 1 91 2] [92 3 93 4] [5 6 7 8]]" {
+			t.Errorf("bundles %s", got)
+		}
+		if s := c.backlog(); s.pending != 0 || s.tenants != 0 || c.waiting() != 0 || len(c.last) != 0 {
+			t.Errorf("at rest: %+v, %d wait, %d keys", s, c.waiting(), len(c.last))
+		}
+	})
+}
+
+func TestCallsOfOneKeyOvertakeNobodyOfIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, bundles := echo(nil)
+		var wg sync.WaitGroup
+		for _, in := range []int{7, 1, 101, 2, 201, 102, 301} {
+			wg.Go(func() { c.do(tenantA, in) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		if got := fmt.Sprint(bundles()); got != "[[7] [1 2] [101 102] [201] [301]]" {
+			t.Errorf("bundles %s", got)
+		}
+	})
+}
+
+func TestATenantWithItsShareOfCallsIsRefusedAndItsNeighbourIsNot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		c, _ := echo(func([]int) ([]int, error) { <-block; return nil, nil })
+		c.budget = fair.NewBudget[uuid.UUID](9)
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() { c.do(tenantA, i) })
+			synctest.Wait()
+		}
+		for _, r := range c.do(tenantA, 4, 5) {
+			var e *wire.Error
+			if !errors.As(r.err, &e) || e.Code != wire.BrokerOverloaded || e.RetryAfter <= 0 || e.Outcome != wire.OutcomeNone {
+				t.Errorf("beyond the share: %v", r.err)
+			}
+		}
+		wg.Go(func() {
+			for _, r := range c.do(tenantB, 6, 7) {
+				if r.err != nil {
+					t.Errorf("a neighbour: %v", r.err)
+				}
+			}
+		})
+		synctest.Wait()
+		if s := c.backlog(); s.pending != 6 || s.tenants != 2 || s.refused != 1 {
+			t.Errorf("backlog %+v", s)
+		}
+		close(block)
+		wg.Wait()
+		if s := c.backlog(); s.pending != 0 || s.tenants != 0 {
+			t.Errorf("at rest: %+v", s)
+		}
+	})
 }

@@ -31,6 +31,7 @@ type Config struct {
 
 	MaxBodyBytes     int           // 64 MiB; above it 413
 	MaxParked        int           // 50,000 parked polls; above it 503 broker_overloaded
+	WindowFull       int           // 100 messages in a partition end its queue's windowBuffer before its time
 	MaxPopMessages   int           // 10,000: a larger batch is answered with at most so many
 	ReadTimeout      time.Duration // 60 s for head and body of one request
 	WriteTimeout     time.Duration // 60 s for one answer
@@ -53,6 +54,7 @@ func (c Config) withDefaults() Config {
 	set(&c.MaxBodyBytes, 64<<20)
 	set(&c.MaxParked, 50_000)
 	set(&c.MaxPopMessages, 10_000)
+	set(&c.WindowFull, 100)
 	set(&c.ReadTimeout, time.Minute)
 	set(&c.WriteTimeout, time.Minute)
 	set(&c.IdleTimeout, 2*time.Minute)
@@ -96,6 +98,7 @@ func (c Config) Validate() error {
 	check(c.MaxBodyBytes >= 1024, "broker.max_body_bytes = %d: want at least 1024", c.MaxBodyBytes)
 	check(c.MaxParked >= 1, "broker.max_parked = %d: want at least 1", c.MaxParked)
 	check(c.MaxPopMessages >= 1, "broker.max_pop_messages = %d: want at least 1", c.MaxPopMessages)
+	check(c.WindowFull >= 1, "broker.window_batch = %d: want at least 1", c.WindowFull)
 	check(c.SubscriptionMode == "new" || c.SubscriptionMode == "all", "broker.subscription_mode = %q: want new or all", c.SubscriptionMode)
 	check(c.ConfigureMode == wire.ConfigureReplace || c.ConfigureMode == wire.ConfigureMerge, "broker.configure_mode = %q: want replace or merge", c.ConfigureMode)
 	check(c.HistoryKeep >= 24*time.Hour, "broker.history_keep = %v: want at least a day", c.HistoryKeep)

@@ -112,7 +112,7 @@ func (p *popping) release(got *claimed) {
 			Items: []store.AckItem{{Hash: p.b.firstHash(v), Status: wire.AckRetry, Offset: v.After + 1}},
 		}
 	}
-	for _, c := range p.b.acks.do(groups...) {
+	for _, c := range p.b.acks.do(p.key.Tenant, groups...) {
 		if c.err != nil {
 			p.b.log.Warn("a lease could not be released", "request_id", p.x.requestID, "err", c.err)
 			continue

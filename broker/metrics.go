@@ -110,7 +110,7 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 	}
 	m.fills = counter("queen_pop_fill_wait_total", "Pops that held what they had until more came (minPopWaitTime).")
 	m.fillTime = counter("queen_pop_fill_wait_microseconds_total", "Time they held it.")
-	reg.MustRegister(newGauges(b))
+	reg.MustRegister(newGauges(b), newBacklogs(b))
 	gauge("queen_uptime_seconds", "Seconds since the broker was made.", func() float64 { return time.Since(since).Seconds() })
 	gauge("queengate_broker_requests_in_flight", "Requests that are being served, waiting ones included.", func() float64 { return float64(m.inFlight.Load()) })
 	gauge("queengate_broker_parked_polls", "Pops that wait.", func() float64 { return float64(b.park.Waiting()) })
@@ -132,7 +132,6 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 	stats("queengate_broker_fuse_segments_total", "Segments offered in them.", func() uint64 { return b.fuser.Stats().Segments })
 	stats("queengate_broker_fuse_stored_total", "Messages committed.", func() uint64 { return b.fuser.Stats().Stored })
 	stats("queengate_broker_fuse_duplicates_total", "Messages the database had seen before.", func() uint64 { return b.fuser.Stats().Duplicates })
-	stats("queengate_broker_fuse_refused_total", "Pushes refused because too many bytes were waiting.", func() uint64 { return b.fuser.Stats().Refused })
 	gauge("queengate_broker_fuse_pending_bytes", "Payload bytes that wait for a commit.", func() float64 { return float64(b.fuser.Stats().PendingBytes) })
 	gauge("queengate_broker_dedup_cache_bytes", "Bytes of the deduplication cache.", func() float64 { return float64(b.fuser.Stats().CacheBytes) })
 	registerJanitor(reg, b)

@@ -361,7 +361,7 @@ func (p *popping) gate(queue *store.Queue) store.Gate {
 func (p *popping) claim(ids []int64, queues []string, gates []store.Gate) (*claimed, bool, error) {
 	got := &claimed{worker: httpkit.NewUUID(), lease: gates[0].Lease}
 	c := store.Claim{
-		Candidates: ids, Group: p.key.Group, Worker: got.worker, Lease: gates[0].Lease, Delay: gates[0].Delay, Window: gates[0].Window,
+		Candidates: ids, Group: p.key.Group, Worker: got.worker, Lease: gates[0].Lease, Delay: gates[0].Delay, Window: gates[0].Window, WindowFull: p.b.cfg.WindowFull,
 		Budget: p.budget, Bytes: maxPopBytes, MaxPartitions: p.partitions, AutoAck: p.q.AutoAck, Conflate: p.conflate,
 	}
 	if p.scope == nil {
@@ -369,7 +369,7 @@ func (p *popping) claim(ids []int64, queues []string, gates []store.Gate) (*clai
 	} else {
 		c.Gates = gates
 	}
-	call := p.b.claims.do(c)[0]
+	call := p.b.claims.do(p.key.Tenant, c)[0]
 	if call.err != nil {
 		return nil, true, call.err
 	}
@@ -405,7 +405,10 @@ func (p *popping) report(gates []store.Gate, verdicts []store.Claimed) {
 				o.Kind, o.Until = park.Leased, clock.local(v.Expires)
 			}
 		case store.ClaimEmpty:
-			o.Kind, o.Until = park.Empty, clock.local(v.VisibleAt)
+			o.Kind, o.Until, o.Through = park.Empty, clock.local(v.VisibleAt), v.After
+			if gates[min(i, len(gates)-1)].Window > 0 {
+				o.Full = int64(p.b.cfg.WindowFull)
+			}
 		case store.ClaimLeased:
 			o.Kind, o.Until = park.Foreign, clock.local(v.Until)
 		case store.ClaimMissing:

@@ -153,11 +153,10 @@ func (t *transactionCall) reject(i int, why string) {
 
 // run carries the transaction out, or notes why it was rolled back.
 func (t *transactionCall) run() error {
-	leave, err := t.b.enterTransaction()
-	if err != nil {
-		return err
+	if !t.b.transactions.enter(t.who.tenant, databaseWait) {
+		return &wire.Error{Code: wire.BrokerOverloaded, Detail: "too many transactions are waiting", RetryAfter: time.Second, Outcome: wire.OutcomeNone}
 	}
-	defer leave()
+	defer t.b.transactions.leave()
 	for range 1 + transactionRepeats {
 		if err := t.batch.resolve(t.batch.groups); err != nil {
 			return err
@@ -176,22 +175,6 @@ func (t *transactionCall) run() error {
 		}
 	}
 	return &wire.Error{Code: wire.Internal, Detail: "the queue is being deleted"}
-}
-
-// enterTransaction waits for a place among the transactions in the database.
-func (b *Broker) enterTransaction() (leave func(), err error) {
-	select {
-	case b.transactions <- struct{}{}:
-	default:
-		wait := time.NewTimer(databaseWait)
-		defer wait.Stop()
-		select {
-		case b.transactions <- struct{}{}:
-		case <-wait.C:
-			return nil, &wire.Error{Code: wire.BrokerOverloaded, Detail: "too many transactions are waiting", RetryAfter: time.Second}
-		}
-	}
-	return func() { <-b.transactions }, nil
 }
 
 // attempt asks the database once, while the fuser keeps away from the partitions: so the watermarks of its dedup cache

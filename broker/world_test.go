@@ -42,6 +42,12 @@ func setup(t testing.TB, change func(*Config)) *world {
 // serve starts a broker on pool.
 func serve(t testing.TB, pool *pgxpool.Pool, change func(*Config)) *world {
 	t.Helper()
+	return serveFrom(t, pool, store.New(pool), change)
+}
+
+// serveFrom is serve with a store that stands before the one on pool.
+func serveFrom(t testing.TB, pool *pgxpool.Pool, db Store, change func(*Config)) *world {
+	t.Helper()
 	cfg := Config{Version: "test"}
 	if change != nil {
 		change(&cfg)
@@ -55,7 +61,7 @@ func serve(t testing.TB, pool *pgxpool.Pool, change func(*Config)) *world {
 	}
 	w := &world{t: t, pool: pool, addr: ln.Addr().String()}
 	w.b = New(slog.New(slog.NewTextHandler(logSink{t}, &slog.HandlerOptions{Level: slog.LevelWarn})), Deps{
-		Store: store.New(pool), Ping: pool.Ping, Registry: prometheus.NewRegistry(), Listener: ln,
+		Store: db, Ping: pool.Ping, Registry: prometheus.NewRegistry(), Listener: ln,
 	}, cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

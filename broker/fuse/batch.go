@@ -23,6 +23,7 @@ type batch struct {
 	verified int64   // no live frame stands at or before it; -1: nothing is known
 	suspect  bool    // made of pushes the cache has seen before
 	skips    int     // how often its row was held by another session
+	bytes    int64   // of what is live, once it has been offered
 	alone    bool    // its next offer is a call of its own
 	slow     bool    // it was part of a call that ran out of time
 }
@@ -47,22 +48,42 @@ func (bt *batch) free() {
 	batches.Put(bt)
 }
 
-// takeLocked moves the next segment of the lane into a batch, at most room bytes of it unless first: then at least
-// one push. It returns nil when it does not fit.
-func (l *lane) takeLocked(room int64, first bool) (bt *batch, bytes int64, frames int) {
-	if bt = l.retry; bt != nil {
-		l.retry = nil
+// source returns the pushes that the lane's next segment is made of.
+func (l *lane) source() *[]*push {
+	suspect := len(l.suspects) > 0 && (l.later || len(l.pending) == 0)
+	if bt := l.batch; bt != nil {
+		suspect = bt.suspect
+	}
+	if suspect {
+		return &l.suspects
+	}
+	return &l.pending
+}
+
+// least is the least that a ready lane costs when its turn comes: the first of its pushes that is not in the bundle.
+func (l *lane) least() int64 {
+	switch {
+	case l.retry != nil:
+		return laneCost + l.retry.bytes
+	case l.batch != nil:
+		return (*l.source())[l.taken].bytes
+	}
+	return laneCost + (*l.source())[0].bytes
+}
+
+// takeLocked puts the lane's next segment into the bundle, or more of it when a part is there already: at most room bytes,
+// but at least one push when first. It returns nothing when that does not fit. What is taken stays in the lane until
+// flyLocked; done says that nothing is left to take.
+func (l *lane) takeLocked(room int64, first bool) (bytes int64, done bool) {
+	if bt := l.retry; bt != nil {
+		l.retry, l.batch = nil, bt
 		if bt.entry != l.entry {
 			bt.entry, bt.verified = l.entry, -1 // its watermark was forgotten meanwhile
 		}
-		return bt, bt.cost(), 0
+		return bt.bytes, true
 	}
-	from := &l.pending
-	suspect := len(l.suspects) > 0 && (l.later || len(l.pending) == 0)
-	if suspect {
-		from = &l.suspects
-	}
-	n := 0
+	from := l.source()
+	n := l.taken
 	for n < len(*from) && bytes+(*from)[n].bytes <= room {
 		bytes += (*from)[n].bytes
 		n++
@@ -70,30 +91,42 @@ func (l *lane) takeLocked(room int64, first bool) (bt *batch, bytes int64, frame
 	if n == 0 && first {
 		n, bytes = 1, (*from)[0].bytes
 	}
-	if n == 0 {
-		return nil, 0, 0
+	if n > 0 && l.batch == nil {
+		l.batch = batches.Get().(*batch)
+		l.batch.lane, l.batch.part, l.batch.entry, l.batch.suspect = l, l.part, l.entry, from == &l.suspects
 	}
-	bt = batches.Get().(*batch)
-	bt.lane, bt.part, bt.entry, bt.suspect = l, l.part, l.entry, suspect
-	bt.pushes = append(bt.pushes, (*from)[:n]...)
-	rest := copy(*from, (*from)[n:])
-	clear((*from)[rest:])
-	*from = (*from)[:rest]
-	l.later = !suspect
-	if !suspect {
-		for _, q := range bt.pushes {
-			frames += len(q.frames)
-		}
-	}
-	return bt, bytes, frames
+	l.taken = n
+	return bytes, n == len(*from)
 }
 
-func (bt *batch) cost() (bytes int64) {
+// partial reports that the bundle has some of the lane's segment but not all.
+func (l *lane) partial() bool { return l.taken > 0 && l.taken < len(*l.source()) }
+
+// flyLocked parts the lane from the batch it has in the bundle and returns how many frames no flush had taken before.
+func (l *lane) flyLocked() (bt *batch, frames int) {
+	bt = l.batch
+	if n := l.taken; n > 0 {
+		from := l.source()
+		bt.pushes = append(bt.pushes, (*from)[:n]...)
+		rest := copy(*from, (*from)[n:])
+		clear((*from)[rest:])
+		*from = (*from)[:rest]
+		l.later = !bt.suspect
+		if !bt.suspect {
+			frames = bt.frames()
+		}
+	}
+	l.batch, l.taken, l.state = nil, 0, laneFlying
+	return bt, frames
+}
+
+// weigh notes what the batch costs to offer again.
+func (bt *batch) weigh() {
+	bt.bytes = 0
 	for _, i := range bt.live {
 		q := bt.items[i].push
-		bytes += q.bytes / int64(len(q.frames))
+		bt.bytes += q.bytes / int64(len(q.frames))
 	}
-	return bytes
 }
 
 // build sets suspects apart, finds repeats and fixes the watermark. It returns the number of pushes set apart.

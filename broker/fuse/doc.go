@@ -5,8 +5,8 @@
 //
 // A push is what one request has for one partition. A lane is a partition with work: its pushes wait in it in order,
 // and at most one segment of a lane is in flight, so that order within a partition is the order of arrival. A flush is
-// one call to the database with a bundle: the next segment of many ready lanes, first come, first served. A batch is
-// the pushes of one lane that travel in one segment.
+// one call to the database with a bundle: the next segment of many ready lanes. A batch is the pushes of one lane that
+// travel in one segment.
 //
 // # Dispatch
 //
@@ -14,6 +14,11 @@
 // bundle tunes itself to round trip × arrival rate. One flush in flight per broker is best, because more of them cut
 // the same messages into smaller bundles; a second one leaves only when the first takes several times its usual time
 // and enough is waiting (pace.go).
+//
+// Bundles are filled from the tenants in turn, and so are the places for reads and for calls that wait (package fair): a
+// turn is for some partitions with a little each, or for a part of what one partition has. A lone tenant fills its
+// bundles to the brim. Of the bytes that wait a tenant may hold as many as are free; beyond it, it is refused and its
+// neighbours are not.
 //
 // A partition whose row another broker holds is skipped by the database and rides in the next bundle; after three
 // skips it waits for the row in a call of its own, and nobody waits with it.

@@ -258,6 +258,7 @@ func (w *worker) finish(began time.Time) {
 	for _, bt := range w.batches {
 		l := bt.lane
 		if len(bt.live) > 0 {
+			bt.weigh()
 			l.retry = bt
 		} else {
 			bt.free()
@@ -269,7 +270,7 @@ func (w *worker) finish(began time.Time) {
 	}
 	for _, q := range w.finished {
 		f.pending--
-		f.bytes -= q.bytes
+		f.budget.Release(q.tenant, q.bytes)
 		w.dones = append(w.dones, q.done)
 		q.free()
 	}

@@ -516,7 +516,7 @@ func TestPendingBytesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newFake(t, 1)
 		g := newGate(db)
-		w := start(t, db, fuse.Config{MaxPendingBytes: 300})
+		w := start(t, db, fuse.Config{MaxPendingBytes: 500})
 		first := w.begin(partition(1, 0), "a")
 		<-g.reached
 		second := w.begin(partition(1, 0), "b", "c")

@@ -39,8 +39,11 @@ func (f *Fuser) wantsReadLocked(l *lane, now *time.Time) bool {
 
 // pumpReadsLocked starts reads while there is something to read and a place to read in.
 func (f *Fuser) pumpReadsLocked() {
-	for f.phase == running && f.reading.active < f.reading.limit && f.reading.queue.len() > 0 {
-		l := f.reading.queue.pop()
+	for f.phase == running && f.reading.active < f.reading.limit {
+		l := f.reading.next()
+		if l == nil {
+			return
+		}
 		f.reading.active++
 		part := l.part
 		f.workers.Go(func() { f.read(f.readCtx, l, part) })

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/wire"
@@ -15,6 +17,7 @@ type push struct {
 	out    []Result
 	done   func()
 	hashes []store.Hash
+	tenant uuid.UUID
 	bytes  int64 // cost while pending
 	left   int   // frames without a verdict
 }
@@ -67,7 +70,7 @@ type laneState uint8
 const (
 	laneIdle    laneState = iota
 	laneReading           // waits for a sidecar read
-	laneReady             // stands in Fuser.ready
+	laneReady             // stands in Fuser.ready, or in a bundle that is being filled
 	laneFlying            // its segment is in flight
 	laneHeld              // somebody else writes the partition: see Hold
 )
@@ -78,6 +81,9 @@ type lane struct {
 	part    store.Partition // as the latest push named it
 	state   laneState
 	pending []*push
+
+	batch *batch // while a bundle is filled: the lane's part of it
+	taken int    // how many pushes that is
 
 	suspects []*push // set apart: the cache has seen one of their frames
 	later    bool    // the last segment was clean, so suspects are next
@@ -109,7 +115,7 @@ func (f *Fuser) settleLocked(l *lane, now time.Time) {
 		f.makeReadyLocked(l)
 	case f.wantsReadLocked(l, &now):
 		l.state = laneReading
-		f.reading.queue.push(l)
+		f.reading.queue.Push(l.part.Tenant, l)
 		f.pumpReadsLocked()
 	case f.grantLocked(l):
 	case len(l.pending) > 0 || len(l.suspects) > 0:
@@ -121,7 +127,7 @@ func (f *Fuser) settleLocked(l *lane, now time.Time) {
 
 func (f *Fuser) makeReadyLocked(l *lane) {
 	l.state = laneReady
-	f.ready.push(l)
+	f.ready.Push(l.part.Tenant, l)
 	if f.inFlight == 0 {
 		f.wake()
 	} else if f.inFlight < maxFlushes && !f.armed {
@@ -149,34 +155,4 @@ func (f *Fuser) retireLocked(l *lane, now time.Time) {
 	if len(f.spare) < maxSpare && cap(l.pending) <= 256 && cap(l.suspects) <= 256 {
 		f.spare = append(f.spare, l)
 	}
-}
-
-// queue is a ring of lanes.
-type queue struct {
-	ring    []*lane // length is a power of two
-	head, n int
-}
-
-func (q *queue) len() int { return q.n }
-
-func (q *queue) push(l *lane) {
-	if q.n == len(q.ring) {
-		bigger := make([]*lane, max(16, 2*len(q.ring)))
-		for i := range q.n {
-			bigger[i] = q.ring[(q.head+i)&(len(q.ring)-1)]
-		}
-		q.ring, q.head = bigger, 0
-	}
-	q.ring[(q.head+q.n)&(len(q.ring)-1)] = l
-	q.n++
-}
-
-func (q *queue) front() *lane { return q.ring[q.head] }
-
-func (q *queue) pop() *lane {
-	l := q.ring[q.head]
-	q.ring[q.head] = nil
-	q.head = (q.head + 1) & (len(q.ring) - 1)
-	q.n--
-	return l
 }

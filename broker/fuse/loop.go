@@ -44,7 +44,7 @@ func (w *worker) take() (patience time.Duration, ok bool) {
 	now := time.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ready.len() == 0 || f.inFlight == maxFlushes {
+	if f.ready.Len() == 0 || f.inFlight == maxFlushes {
 		f.armed = false
 		return 0, false
 	}
@@ -57,29 +57,59 @@ func (w *worker) take() (patience time.Duration, ok bool) {
 		f.stats.Seconds++
 	}
 	f.armed = false
-	room := f.cfg.MaxBundleBytes
-	for f.ready.len() > 0 && len(w.batches) < f.cfg.MaxBundlePartitions && room > 0 {
-		l := f.ready.front()
-		f.cache.attach(l)
-		bt, bytes, frames := l.takeLocked(room, len(w.batches) == 0)
-		if bt == nil {
-			break // it leads the next bundle
-		}
-		f.ready.pop()
-		l.state = laneFlying
-		room -= bytes
-		f.waiting -= frames
-		w.batches = append(w.batches, bt)
-	}
+	w.fillLocked()
 	f.inFlight++
 	f.flights[w.index] = now
 	return 0, true
 }
 
+// fillLocked fills the worker's bundle from the tenants in turn. Each turn is for so much of the tenant's first lanes as
+// it can pay for; a lane that is left with pushes stays first of its tenant and gives more when the turn comes round
+// again. So several tenants share the bundle, and what one leaves of it is the others'.
+func (w *worker) fillLocked() {
+	f := w.f
+	for room := f.cfg.MaxBundleBytes; room > 0; {
+		l, credit, ok := f.ready.Next()
+		if !ok {
+			break
+		}
+		var cost int64
+		joins := l.batch == nil
+		if joins {
+			if len(w.batches) == f.cfg.MaxBundlePartitions {
+				break
+			}
+			f.cache.attach(l)
+			cost = laneCost
+		}
+		bytes, done := l.takeLocked(min(room, credit-cost), len(w.batches) == 0)
+		if bytes == 0 {
+			break // it leads the next bundle
+		}
+		if joins {
+			w.batches = append(w.batches, l.batch)
+		}
+		room -= bytes
+		if cost += bytes; done {
+			f.ready.Take(cost)
+		} else {
+			f.ready.Spend(cost)
+		}
+	}
+	for _, bt := range w.batches {
+		l := bt.lane
+		if l.partial() {
+			f.ready.Drop(l.part.Tenant) // it still stands there, as the first of its tenant
+		}
+		_, frames := l.flyLocked()
+		f.waiting -= frames
+	}
+}
+
 // waitAloneLocked gives the lane's undecided batch a call of its own, now or when one of the others has ended.
 func (f *Fuser) waitAloneLocked(l *lane) {
 	l.state = laneFlying
-	f.solo.queue.push(l)
+	f.solo.queue.Push(l.part.Tenant, l)
 	if f.solo.active < f.solo.limit {
 		f.solo.active++
 		f.workers.Go(f.soloLoop)
@@ -91,14 +121,15 @@ func (f *Fuser) soloLoop() {
 	w := &worker{f: f, index: -1}
 	for {
 		f.mu.Lock()
-		if f.solo.queue.len() == 0 {
+		l := f.solo.next()
+		if l == nil {
 			f.solo.active--
 			f.mu.Unlock()
 			return
 		}
-		l := f.solo.queue.pop()
 		f.cache.attach(l)
-		bt, _, _ := l.takeLocked(0, true)
+		l.takeLocked(0, true)
+		bt, _ := l.flyLocked()
 		bt.skips, bt.alone = 0, false
 		f.stats.Solos++
 		f.mu.Unlock()

@@ -17,10 +17,12 @@ type Stats struct {
 	ReadErrors uint64 // sidecar reads that ended early
 	Evictions  uint64 // partitions dropped from the cache for room
 	Refused    uint64 // pushes answered wire.BrokerOverloaded
+	Turns      uint64 // how often the turn passed from one tenant to another
 
 	InFlight        int   // flushes
 	Pending         int   // accepted pushes without a full verdict
 	PendingBytes    int64 // and their cost
+	PendingTenants  int   // and the tenants they are from
 	Reading         int   // lanes that wait for a sidecar read
 	CachePartitions int
 	CacheBytes      int64
@@ -33,8 +35,11 @@ func (f *Fuser) Stats() Stats {
 	s := f.stats
 	s.InFlight = f.inFlight
 	s.Pending = f.pending
-	s.PendingBytes = f.bytes
-	s.Reading = f.reading.active + f.reading.queue.len()
+	s.PendingBytes = f.budget.Used()
+	s.PendingTenants = f.budget.Owners()
+	s.Turns = f.ready.Turns()
+	s.Refused = f.budget.Refused()
+	s.Reading = f.reading.active + f.reading.queue.Len()
 	s.CachePartitions = len(f.cache.entries)
 	s.CacheBytes = f.cache.bytes
 	s.Evictions = f.cache.evictions

@@ -109,35 +109,6 @@ func TestEqualFingerprintsKeepTheEarliestOffset(t *testing.T) {
 	}
 }
 
-func TestTheQueueIsFirstComeFirstServed(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		var q queue
-		var model []*lane
-		t.Repeat(map[string]func(*rapid.T){
-			"push": func(*rapid.T) {
-				l := new(lane)
-				q.push(l)
-				model = append(model, l)
-			},
-			"pop": func(t *rapid.T) {
-				if len(model) == 0 {
-					t.Skip()
-				}
-				if front, l := q.front(), q.pop(); front != l || l != model[0] {
-					t.Fatal("wrong lane")
-				}
-				model = model[1:]
-			},
-			"": func(t *rapid.T) {
-				if q.len() != len(model) {
-					t.Fatalf("%d lanes, want %d", q.len(), len(model))
-				}
-			},
-		})
-	})
-}
-
 func BenchmarkEntryFind(b *testing.B) {
 	e := &entry{}
 	e.reset(time.Hour)

@@ -260,6 +260,40 @@ func TestDelayedMessagesWakeWhenTheyBecomeVisible(t *testing.T) {
 	})
 }
 
+func TestWhatGathersIsOfferedWhenItIsFull(t *testing.T) {
+	for name, c := range map[string]struct {
+		seen, meanwhile, later int64 // last offset: as the claim saw it, when it reports, and marked afterwards
+		full                   int64
+		woken                  bool
+	}{
+		"a mark fills it":                     {7, 7, 9, 5, true},
+		"a mark does not fill it":             {7, 7, 8, 5, false},
+		"a mark during the claim has":         {7, 9, 9, 5, true},
+		"full for the claim: something else":  {9, 9, 20, 5, false},
+		"nothing but time ends it: no number": {7, 7, 99, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, reg *Registry) {
+				tk := reg.Join(key, Pin{})
+				reg.Mark(tenant, "orders", 1, c.seen, 0)
+				tk.Take(1)
+				reg.Mark(tenant, "orders", 1, c.meanwhile, 0)
+				tk.Report([]Outcome{{Kind: Empty, Last: c.seen, Through: 4, Full: c.full, Until: time.Now().Add(time.Minute)}})
+				tk.Leave()
+				p := start(reg, key, Pin{}, time.Hour, nil)
+				reg.Mark(tenant, "orders", 1, c.later, 0)
+				synctest.Wait()
+				if p.over() != c.woken {
+					t.Errorf("woken: %v, want %v", p.over(), c.woken)
+				}
+				time.Sleep(2 * time.Minute)
+				want(t, p, Ready, 1) // its time has come in any case
+				p.ticket.Leave()
+			})
+		})
+	}
+}
+
 func TestAClockThatIsAheadDoesNotSpin(t *testing.T) {
 	bubble(t, func(t *testing.T, reg *Registry) {
 		tk := reg.Join(key, Pin{})

@@ -27,6 +27,7 @@ type entry struct {
 	dead      bool  // dropped from the ring: reports are void
 	foreign   bool  // leased: not by us
 	last      int64 // highest offset heard of; -1 none
+	full      int64 // delayed: to be offered when so many messages wait; 0: not before its time
 	base      int64 // where the group's cursor, or what it holds leased, is known to end; unknown otherwise
 	owner     *Ticket
 	touched   time.Time // of the last change of state
@@ -113,6 +114,23 @@ func (r *Ring) markLocked(queue string, partition, last, count int64) {
 		}
 	case ready:
 		r.checkHoldersLocked()
+	case delayed:
+		if e.full > 0 && e.available() >= e.full {
+			r.offerLocked(e, false)
+		}
+	}
+}
+
+// gatherLocked parks e until a time, or until as many messages wait as end its window. When the claim saw so many, they
+// are held back by something else.
+func (r *Ring) gatherLocked(e *entry, o Outcome, until time.Time) {
+	r.untilLocked(e, delayed, until)
+	if o.Full <= 0 || o.Last-o.Through >= o.Full {
+		return
+	}
+	e.base = o.Through
+	if e.full = o.Full; e.available() >= e.full {
+		r.offerLocked(e, false)
 	}
 }
 
@@ -120,7 +138,7 @@ func (r *Ring) markLocked(queue string, partition, last, count int64) {
 func (e *entry) enterLocked(s state) {
 	e.link.remove()
 	e.ring.board.registry.wheel.clear(&e.alarm)
-	e.state, e.owner, e.touched = s, nil, time.Now()
+	e.state, e.owner, e.full, e.touched = s, nil, 0, time.Now()
 }
 
 // offerLocked makes e ready: the waiter that has waited longest gets it, else it joins the FIFO.

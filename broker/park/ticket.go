@@ -141,7 +141,8 @@ type Outcome struct {
 	Kind    Kind
 	Until   time.Time // Leased, Foreign: end of the lease; Empty: when delayed messages become visible, or zero
 	Last    int64     // Leased, Acked, Empty: the partition's last offset as the claim saw it
-	Through int64     // Leased, Acked: the last offset delivered
+	Through int64     // Leased, Acked: the last offset delivered; Empty with Until: the group's cursor
+	Full    int64     // Empty with Until: offer it before, once so many messages wait that the claim did not see; 0: never
 }
 
 // Kind is the sort of an Outcome.
@@ -189,7 +190,7 @@ func (t *Ticket) Report(outcomes []Outcome) {
 		case Empty:
 			if !o.Until.IsZero() {
 				e.last = max(e.last, o.Last)
-				r.untilLocked(e, delayed, later(o.Until, soonest))
+				r.gatherLocked(e, o, later(o.Until, soonest))
 				continue
 			}
 			e.base = o.Last

@@ -10,7 +10,7 @@ import (
 
 var claimBundleCall = hotStatement("claim", `SELECT candidate, state, uid, name, after, through, attempt, until, visible_at,
   last_offset, base_offset, end_offset, created_at, blob, skipped
-FROM queen.claim_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`, true)
+FROM queen.claim_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`, true)
 
 // Columns and states of queen.claim_bundle.
 const (
@@ -198,6 +198,7 @@ func (b *claimBundle) write(c *call, leaseAsync bool) {
 	c.int8s(m, func(i int) int64 { return gate(i).Lease.Milliseconds() })
 	c.int8s(m, func(i int) int64 { return gate(i).Delay.Milliseconds() })
 	c.int8s(m, func(i int) int64 { return gate(i).Window.Milliseconds() })
+	c.int8s(m, func(i int) int64 { return int64(b.claims[b.slots[i].claim].WindowFull) })
 	c.bool(leaseAsync && !slices.ContainsFunc(b.pops, func(i int) bool { return b.claims[i].AutoAck }))
 }
 
@@ -221,6 +222,7 @@ func (b *claimBundle) absorb(r [][]byte) {
 	case stateEmpty:
 		*open, out.Status = false, ClaimEmpty
 		out.LastOffset, out.VisibleAt, out.UID = asInt8(r[claimLast]), asTimeOrZero(r[claimVisible]), uuid.UUID(r[claimUID])
+		out.After = asInt8(r[claimAfter])
 	case stateLeased:
 		*open, out.Status = false, ClaimLeased
 		out.Until, out.UID = asTime(r[claimUntil]), uuid.UUID(r[claimUID])

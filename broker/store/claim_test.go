@@ -293,6 +293,39 @@ func TestWindowGathersFromTheOldestMessage(t *testing.T) {
 	}
 }
 
+// TestAFullWindowIsOver: a window ends before its time when enough has gathered behind the cursor.
+func TestAFullWindowIsOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	scarce, full := w.lane("scarce"), w.lane("full")
+	now := w.now()
+	w.pushAt(scarce, now.Add(-time.Second), 4)
+	w.pushAt(full, now.Add(-time.Second), 3)
+	w.pushAt(full, now, 3)
+	c := w.claim("g", scarce, full)
+	c.Window, c.WindowFull = time.Minute, 5
+	got := w.pop(c)
+	if s := say(got); s != "empty, took 6" {
+		t.Fatalf("got %s", s)
+	}
+	if got[0].After != -1 || got[0].LastOffset != 3 || !got[0].VisibleAt.Equal(now.Add(59*time.Second)) {
+		t.Errorf("what gathers: %+v", got[0])
+	}
+	// What the cursor has passed counts no more, and a delay holds what a window lets go.
+	w.pushAt(full, now, 4)
+	c = w.claim("g", full)
+	c.Window, c.WindowFull = time.Minute, 5
+	if s := say(w.pop(c)); s != "leased" {
+		t.Errorf("got %s", s)
+	}
+	c = w.claim("late", full)
+	c.Window, c.WindowFull, c.Delay = time.Minute, 5, 10*time.Second
+	got = w.pop(c)
+	if s := say(got); s != "empty" || !got[0].VisibleAt.Equal(now.Add(9*time.Second)) {
+		t.Errorf("under a delay: %s until %s", s, got[0].VisibleAt)
+	}
+}
+
 func TestALockedCursorIsLeasedNotEmpty(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -462,7 +495,7 @@ func TestOnlyABundleOfLeasesCommitsAsynchronously(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(w.ctx) }() // nothing depends on it: the database is dropped
 	var mode string
-	if _, err := tx.Exec(w.ctx, "SELECT queen.claim_bundle('{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}', true)"); err != nil {
+	if _, err := tx.Exec(w.ctx, "SELECT queen.claim_bundle('{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}','{}', true)"); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.QueryRow(w.ctx, "SHOW synchronous_commit").Scan(&mode); err != nil || mode != "off" {

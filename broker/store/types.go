@@ -105,6 +105,7 @@ type Claim struct {
 	Lease         time.Duration // > 0
 	Delay         time.Duration // delayedProcessing: only messages at least this old
 	Window        time.Duration // windowBuffer: nothing before the oldest message that waits is so old
+	WindowFull    int           // but when so many messages wait the window is over; 0: it never is before its time
 	Gates         []Gate        // by candidate, instead of Lease, Delay and Window; nil: those hold for all
 	Budget        int           // messages, at least 1
 	Bytes         int64         // of payload; the first message is delivered whatever its size; 0: no bound
@@ -144,7 +145,7 @@ type Claimed struct {
 	Status      ClaimStatus
 	UID         uuid.UUID
 	Name        string
-	After       int64 // span (After, Through] is delivered
+	After       int64 // ClaimTook: span (After, Through] is delivered; ClaimEmpty: the cursor
 	Through     int64
 	Skipped     int64           // positions before After that are leased with it and stay untold: a conflating claim
 	Segments    []StoredSegment // cover the span; the first and last may reach beyond it

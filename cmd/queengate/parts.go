@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/queengate/queengate/broker"
+	"github.com/queengate/queengate/broker/fuse"
 	"github.com/queengate/queengate/broker/janitor"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/conf"
@@ -112,6 +113,7 @@ func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.Public
 		Version: obs.Version(), Tenancy: c.Tenancy, Cell: c.Cell, Keys: keys,
 		MaxBodyBytes: c.MaxBodyBytes, MaxParked: c.MaxParked, DrainDelay: c.DrainDelay, DrainTimeout: c.DrainTime,
 		ConfigureMode: wire.ConfigureMode(c.ConfigureMode), SubscriptionMode: c.SubscriptionMode,
+		WindowFull: c.WindowBatch, Fuse: fuse.Config{MaxPendingBytes: c.MaxPendingBytes},
 		HistoryKeep: time.Duration(c.HistoryDays) * 24 * time.Hour,
 		Janitor: janitor.Config{
 			Interval: c.RetentionInterval, BatchSize: c.RetentionBatch, Parallelism: c.RetentionParallelism,

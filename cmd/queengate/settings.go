@@ -58,6 +58,8 @@ type brokerConfig struct {
 	Tenancy          bool
 	MaxBodyBytes     int
 	MaxParked        int
+	MaxPendingBytes  int64
+	WindowBatch      int
 	ConfigureMode    string
 	SubscriptionMode string
 	LeaseAsync       bool
@@ -83,6 +85,7 @@ func defaults() *config {
 		},
 		Broker: brokerConfig{
 			Addr: "127.0.0.1:6632", Cell: "local", Tenancy: true, MaxBodyBytes: 64 << 20, MaxParked: 50_000,
+			MaxPendingBytes: 256 << 20, WindowBatch: 100,
 			ConfigureMode: "replace", SubscriptionMode: "new", DrainTime: 20 * time.Second,
 			RetentionInterval: 5 * time.Second, RetentionBatch: 1000, RetentionParallelism: 1, CleanupDays: 30, CleanupPartitions: true, HistoryDays: 90,
 		},
@@ -191,6 +194,8 @@ func (c *brokerConfig) declare(s *conf.Set) {
 	s.Addr(&c.Addr, "addr", "Listen address.", conf.Flag("broker"), address("PORT", "QUEEN_BIND_ADDR"))
 	conf.Int(s, &c.MaxBodyBytes, "max_body_bytes", "Largest request body.", 1<<10, 1<<30, conf.Env("QUEEN_MAX_BODY_BYTES"))
 	conf.Int(s, &c.MaxParked, "max_parked", "Waiting polls.", 1, 10_000_000)
+	conf.Int(s, &c.MaxPendingBytes, "max_pending_bytes", "Bytes of pushes that wait for the database. A tenant may hold as much as is free: alone half, with another a third each.", 1<<20, 1<<40)
+	conf.Int(s, &c.WindowBatch, "window_batch", "Messages in a partition that end the windowBuffer of its queue before its time.", 1, 1_000_000, conf.Env("QUEEN_HOTLIST_WINDOW_BATCH"))
 	s.Enum(&c.ConfigureMode, "configure_mode", "What a configure call without a mode does to the options it omits.", []string{"replace", "merge"}, conf.Env("QUEENGATE_CONFIGURE_MODE"))
 	s.Enum(&c.SubscriptionMode, "subscription_mode", "Where a consumer group starts that does not say: what is new, or all that is retained.", []string{"new", "all"}, conf.Env("DEFAULT_SUBSCRIPTION_MODE"))
 	s.Bool(&c.LeaseAsync, "lease_async_commit", "Grant leases without waiting for the disk: faster, but a crash of the database may let two workers overlap on a batch.", conf.Env("QUEENGATE_LEASE_ASYNC_COMMIT"))

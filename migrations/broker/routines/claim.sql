@@ -2,7 +2,8 @@
 --
 -- Wishes: one array element per pop; p_bytes bounds the payload of what it takes. Candidates: p_wish[i] is the 1-based
 -- pop that wants partition p_candidate[i], in order of preference, under the lease time, the delay and the window of
--- the partition's queue; a (partition, group) may appear only once in a call.
+-- the partition's queue; p_window_full[i] messages end the window before its time, 0 never. A (partition, group) may
+-- appear only once in a call.
 --
 -- A conflating pop leases everything that is visible behind the cursor and is given the newest message of it alone,
 -- which counts as one; skipped says how many positions that leaves out.
@@ -17,11 +18,13 @@
 --
 -- Plans: every lookup is by key whatever the statistics say, so the plan is generic, and the ways by which a cached
 -- plan of an empty table could read a grown one whole are closed.
+DROP FUNCTION IF EXISTS queen.claim_bundle(text[], uuid[], bigint[], bigint[], bigint[], boolean[], boolean[], integer[], bigint[],
+    bigint[], bigint[], bigint[], boolean); -- without p_window_full
 CREATE OR REPLACE FUNCTION queen.claim_bundle(
     p_group text[], p_worker uuid[], p_budget bigint[], p_bytes bigint[], p_partitions bigint[], p_auto boolean[],
     p_conflate boolean[],
     p_wish integer[], p_candidate bigint[], p_lease_ms bigint[], p_delay_ms bigint[], p_window_ms bigint[],
-    p_relaxed boolean)
+    p_window_full bigint[], p_relaxed boolean)
 RETURNS TABLE (
     candidate bigint, state integer, uid uuid, name text, after bigint, through bigint, attempt integer,
     until timestamptz, visible_at timestamptz, last_offset bigint,
@@ -47,7 +50,10 @@ BEGIN
         SELECT c.pos, c.wish, c.id, p_group[c.wish] AS grp, p_budget[c.wish] AS budget,
                p_conflate[c.wish] AS conflate, p.uid, p.name, p.last_offset, p.retained_bytes, k.committed, k.lease_expires_at,
                greatest(k.committed + 1, p.log_start) AS want,
-               CASE WHEN p_window_ms[c.pos] > 0 THEN p_window_ms[c.pos] * interval '1 ms' END AS gather,
+               CASE WHEN p_window_ms[c.pos] > 0
+                     AND (p_window_full[c.pos] <= 0
+                          OR p.last_offset - greatest(k.committed, p.log_start - 1) < p_window_full[c.pos])
+                    THEN p_window_ms[c.pos] * interval '1 ms' END AS gather,
                CASE WHEN p_delay_ms[c.pos] > 0 THEN p_delay_ms[c.pos] * interval '1 ms' END AS delay,
                CASE WHEN p.uid IS NULL THEN 4
                     WHEN k.committed IS NULL THEN 5
@@ -86,7 +92,7 @@ BEGIN
         -- segment; one when it conflates. The running sum over earlier candidates says how much of the budget can be left.
         --
         -- A window gathers for so long from the oldest message that waits: counted from the newest one, a partition that
-        -- is written without pause would never deliver.
+        -- is written without pause would never deliver. One in which enough has gathered has none.
         SELECT h.*, h.state = 6 AND h.head IS NULL AS hollow,
                h.state = 6 AND h.head IS NOT NULL AND (h.delay IS NULL OR h.head_at + h.delay <= v_now)
                    AND (h.gather IS NULL OR h.head_at + h.gather <= v_now) AS open,
