@@ -16,12 +16,25 @@ func (b *Broker) landed(all []fuse.Landed) {
 		b.feed.saw(l.Partition, l.LastOffset)
 		b.park.Mark(l.Tenant, l.Queue, l.Partition, l.LastOffset, int64(l.Count))
 	}
+	b.hints.landed(all)
 	b.feed.fold()
 }
 
-// moved makes this broker look again at a group of a queue, or with "" at all of them, whose cursors an operator has
-// moved or removed. The brokers elsewhere hear of it by the change feed, and so does this one once more.
+// named announces a partition that has just come to be, to those who wait for it by its name.
+func (b *Broker) named(p *store.Partition) {
+	b.park.Named(p.Tenant, p.Queue, p.Name, p.ID)
+	b.hints.named(p)
+}
+
+// moved announces that an operator has moved or removed the cursors of a group of a queue, or with "" of all of them.
+// The change feed tells it to all brokers, this one included; here it is known already, and the others are told to look.
 func (b *Broker) moved(tenant uuid.UUID, queue, group string) {
+	b.lookAgain(tenant, queue, group)
+	b.hints.changed()
+}
+
+// lookAgain forgets what is believed of the cursors of a group of a queue, or with "" of all of them.
+func (b *Broker) lookAgain(tenant uuid.UUID, queue, group string) {
 	b.leases.forget(park.Key{Tenant: tenant, Queue: queue, Group: group})
 	if group == "" {
 		b.names.forget(tenant, queue)
@@ -37,5 +50,11 @@ func (b *Broker) settled(g *store.AckGroup, v *store.AckVerdict) {
 		return
 	}
 	b.leases.released(g.Lease, v.PartitionID)
-	b.park.Release(park.Key{Tenant: g.Tenant, Queue: v.Queue, Group: g.Group}, v.PartitionID, v.Committed, v.LastOffset)
+	b.released(freed{tenant: g.Tenant, queue: v.Queue, group: g.Group, partition: v.PartitionID, committed: v.Committed, last: v.LastOffset})
+}
+
+// released announces that a group's lease on a partition has ended before its time.
+func (b *Broker) released(f freed) {
+	b.park.Release(park.Key{Tenant: f.tenant, Queue: f.queue, Group: f.group}, f.partition, f.committed, f.last)
+	b.hints.free(f)
 }

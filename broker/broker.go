@@ -137,6 +137,7 @@ type Deps struct {
 	Ping     func(context.Context) error // a round trip to the database, for /health and /readyz
 	Registry *prometheus.Registry        // the broker's metrics are registered on it and served from it
 	Listener net.Listener                // nil: Run listens on Config.Addr
+	Mesh     Mesh                        // to the other brokers of the cell; nil: there are none, or they hear by the feed
 }
 
 // Broker serves one cell's tenants. New does no I/O; Run does all.
@@ -159,6 +160,7 @@ type Broker struct {
 	pinger   *pinger
 	clock    clock
 	feed     feed
+	hints    *hints
 	redrives *redrives
 	switches switches
 	history  *history
@@ -198,6 +200,8 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.transactions = newPlaces(maxTransactions)
 	b.park = park.New(b.cfg.MaxParked)
 	b.scopes = newScopes()
+	b.hints = newHints(deps.Mesh)
+	b.feed.due, b.feed.every = make(chan struct{}, 1), feedEvery
 	b.fuser = fuse.New(log, deps.Store, b.cfg.Fuse, b.landed)
 	b.segments = newSegmentCache(b.cfg.SegmentCacheBytes)
 	b.leases = newLeaseRegistry(b.cfg.LeaseCacheBytes)
@@ -282,6 +286,10 @@ func (b *Broker) Run(ctx context.Context) error {
 	start("fuser", b.fuser.Run)
 	start("feed", b.runFeed)
 	start("sweep", b.runSweep)
+	if m := b.deps.Mesh; m != nil {
+		start("mesh", func(ctx context.Context) error { return m.Run(ctx, b.hear) })
+		start("hints", b.hints.run)
+	}
 	start("redrives", b.runRedrives)
 	start("janitor", b.janitor.Run)
 	start("history", func(ctx context.Context) error { return b.runHistory(ctx, ln.Addr()) })

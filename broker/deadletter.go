@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
-	"github.com/queengate/queengate/broker/park"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/wire"
 )
@@ -238,7 +237,7 @@ func (b *Broker) deadLetterMessage(x *exchange) error {
 	case store.HeadBehind:
 		return wire.Errorf(wire.InvalidRequest, "the message is at offset %d and the group's next one is %d: only that one can be dead-lettered", m.Offset, v.Head)
 	}
-	b.park.Release(park.Key{Tenant: x.who.tenant, Queue: v.Queue, Group: req.Group}, v.PartitionID, v.Committed, v.LastOffset)
+	b.released(freed{tenant: x.who.tenant, queue: v.Queue, group: req.Group, partition: v.PartitionID, committed: v.Committed, last: v.LastOffset})
 	x.reply(fasthttp.StatusOK, func(dst []byte) []byte {
 		dst = append(dst, `{"success":true,"partitionId":`...)
 		dst = wire.AppendUUID(dst, at.partition)

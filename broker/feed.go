@@ -35,9 +35,11 @@ func (b *Broker) database() (context.Context, context.CancelFunc) {
 
 // feed is what the broker knows of the change feed: the one query per second by which it hears of other brokers.
 type feed struct {
-	away  atomic.Bool // the last round failed
-	dirty atomic.Bool // bytes landed or were freed here since the last fold
-	swept atomic.Bool // no log rows of deleted queues are left, as far as is known here
+	away  atomic.Bool   // the last round failed
+	dirty atomic.Bool   // bytes landed or were freed here since the last fold
+	swept atomic.Bool   // no log rows of deleted queues are left, as far as is known here
+	due   chan struct{} // one token: another broker says that there is something to read
+	every time.Duration // between two rounds that nobody asks for
 
 	mu    sync.Mutex // guards all below
 	heard map[int64]hearing
@@ -112,13 +114,21 @@ func (f *feed) newMoves(moves []store.CursorMove, now time.Time) []store.CursorM
 	return fresh
 }
 
+// nudge asks for a round now.
+func (f *feed) nudge() {
+	select {
+	case f.due <- struct{}{}:
+	default: // one is due already
+	}
+}
+
 // fold asks for the ledger of retained bytes to be folded.
 func (f *feed) fold() { f.dirty.Store(true) }
 
 // runFeed asks once a second what has changed, probes doubtful leases and folds the ledger, until ctx ends. While
 // nobody reads here, nothing is remembered and nothing has landed, it asks nothing.
 func (b *Broker) runFeed(ctx context.Context) error {
-	tick := time.NewTicker(feedEvery)
+	tick := time.NewTicker(b.feed.every)
 	defer tick.Stop()
 	heard, wide := time.Now(), time.Time{} // of the last good round, and of the last wide one
 	for {
@@ -126,6 +136,7 @@ func (b *Broker) runFeed(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-b.feed.due:
 		}
 		now := time.Now()
 		if b.feed.dirty.Swap(false) {
@@ -200,7 +211,7 @@ func (b *Broker) readFeed(ctx context.Context, window time.Duration, now time.Ti
 	b.names.version.Store(shared.ConfigVersion)
 	b.obey(shared.Switches, now)
 	for _, m := range b.feed.newMoves(shared.Moves, now) {
-		b.moved(m.Tenant, m.Queue, m.Group)
+		b.lookAgain(m.Tenant, m.Queue, m.Group)
 	}
 	for _, c := range b.feed.news(changes, now) {
 		b.park.Mark(c.Tenant, c.Queue, c.PartitionID, c.LastOffset, 0)

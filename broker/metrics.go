@@ -19,6 +19,7 @@ type metrics struct {
 	registry *prometheus.Registry
 	panics   prometheus.Counter
 	hangups  prometheus.Counter
+	badHints prometheus.Counter
 	inFlight atomic.Int64 // requests
 	work     workTotals
 
@@ -54,6 +55,7 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 	}
 	m.panics = counter("queengate_broker_panics_total", "Requests that ended in a panic.")
 	m.hangups = counter("queengate_broker_hangups_total", "Waiting pops whose client hung up.")
+	m.badHints = counter("queengate_broker_unreadable_hints_total", "Frames of other brokers that could not be read to their end.")
 
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "queengate_broker_requests_total", Help: "Requests by route and class of status; route is empty when none matched.",
@@ -125,6 +127,9 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "queengate_broker_wakes_total", Help: "Waiting pops that were handed a partition.",
 	}, func() float64 { return float64(b.park.Wakes()) }))
+	if b.deps.Mesh != nil {
+		reg.MustRegister(newMeshMetrics(b.deps.Mesh))
+	}
 	stats := func(name, help string, f func() uint64) {
 		reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(f()) }))
 	}

@@ -160,7 +160,7 @@ func (p *pushBatch) resolve(groups []*pushGroup) error {
 	p.b.names.learn(version, found)
 	for i, g := range unknown {
 		g.partition = found[i]
-		p.b.park.Named(p.who.tenant, g.pair.Queue, g.pair.Partition, found[i].ID)
+		p.b.named(&found[i])
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ func (b *Broker) configure(x *exchange) error {
 		return err
 	}
 	b.names.forget(x.who.tenant, req.Queue)
+	b.hints.changed()
 	x.reply(fasthttp.StatusOK, func(dst []byte) []byte {
 		dst = append(dst, `{"configured":true,"queueId":`...)
 		dst = wire.AppendUUID(dst, q.UID)
@@ -48,6 +49,7 @@ func (b *Broker) deleteQueue(x *exchange) error {
 		return err
 	}
 	b.vanished(x.who.tenant, name, partitions)
+	b.hints.changed()
 	x.reply(fasthttp.StatusOK, func(dst []byte) []byte {
 		dst = append(dst, `{"deleted":`...)
 		dst = strconv.AppendBool(dst, existed)

@@ -126,7 +126,7 @@ func (b *Broker) destination(x *exchange, l *store.Letter, to store.Pair) (store
 	}
 	b.names.learn(version, found)
 	if found[0].ID != 0 {
-		b.park.Named(x.who.tenant, found[0].Queue, found[0].Name, found[0].ID)
+		b.named(&found[0])
 	}
 	return found[0], nil
 }

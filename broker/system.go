@@ -263,7 +263,7 @@ func (b *Broker) readSwitches() (store.Switches, error) {
 	return now, err
 }
 
-// setSwitch sets a switch in the database and obeys it here at once; other brokers follow within two seconds.
+// setSwitch sets a switch in the database and obeys it here at once; other brokers follow when they hear of it, within two seconds at the latest.
 func (b *Broker) setSwitch(key string, on bool) error {
 	ctx, cancel := b.database()
 	defer cancel()
@@ -281,6 +281,7 @@ func (b *Broker) setSwitch(key string, on bool) error {
 		now.Pop = on
 	}
 	b.obeyLocked(now, s.changed)
+	b.hints.changed()
 	return nil
 }
 

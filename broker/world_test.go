@@ -48,6 +48,13 @@ func serve(t testing.TB, pool *pgxpool.Pool, change func(*Config)) *world {
 // serveFrom is serve with a store that stands before the one on pool.
 func serveFrom(t testing.TB, pool *pgxpool.Pool, db Store, change func(*Config)) *world {
 	t.Helper()
+	return serveWith(t, pool, Deps{Store: db}, change)
+}
+
+// serveWith is serve with some of what a broker stands on. The change feed of one with a mesh is read only when another
+// broker says so: what is heard within a second without the mesh is no proof of it.
+func serveWith(t testing.TB, pool *pgxpool.Pool, deps Deps, change func(*Config)) *world {
+	t.Helper()
 	cfg := Config{Version: "test"}
 	if change != nil {
 		change(&cfg)
@@ -60,9 +67,11 @@ func serveFrom(t testing.TB, pool *pgxpool.Pool, db Store, change func(*Config))
 		t.Fatal(err)
 	}
 	w := &world{t: t, pool: pool, addr: ln.Addr().String()}
-	w.b = New(slog.New(slog.NewTextHandler(logSink{t}, &slog.HandlerOptions{Level: slog.LevelWarn})), Deps{
-		Store: db, Ping: pool.Ping, Registry: prometheus.NewRegistry(), Listener: ln,
-	}, cfg)
+	deps.Ping, deps.Registry, deps.Listener = pool.Ping, prometheus.NewRegistry(), ln
+	w.b = New(slog.New(slog.NewTextHandler(logSink{t}, &slog.HandlerOptions{Level: slog.LevelWarn})), deps, cfg)
+	if deps.Mesh != nil {
+		w.b.feed.every = time.Hour
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- w.b.Run(ctx) }()

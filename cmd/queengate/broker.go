@@ -32,8 +32,12 @@ func runBroker(ctx context.Context, in *invocation) error {
 	if err != nil {
 		return err
 	}
+	m, err := newMesh(ctx, log, &c.Mesh)
+	if err != nil {
+		return err
+	}
 	reg := obs.NewRegistry()
-	b, err := newBroker(log, &c.Broker, keys, pool, reg, ln)
+	b, err := newBroker(log, &c.Broker, keys, pool, reg, ln, m)
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ type unsaid struct{}
 func (unsaid) Printf(context.Context, string, ...any) {}
 
 // newBroker assembles a broker.
-func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.PublicKey, pool *pgxpool.Pool, reg *prometheus.Registry, ln net.Listener) (*broker.Broker, error) {
+func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.PublicKey, pool *pgxpool.Pool, reg *prometheus.Registry, ln net.Listener, m broker.Mesh) (*broker.Broker, error) {
 	cfg := broker.Config{
 		Version: obs.Version(), Tenancy: c.Tenancy, Cell: c.Cell, Keys: keys,
 		MaxBodyBytes: c.MaxBodyBytes, MaxParked: c.MaxParked, DrainDelay: c.DrainDelay, DrainTimeout: c.DrainTime,
@@ -124,7 +124,7 @@ func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.Public
 		return nil, usageError{err}
 	}
 	return broker.New(log, broker.Deps{
-		Store: store.New(pool, store.LeaseAsyncCommit(c.LeaseAsync)), Ping: pool.Ping, Registry: reg, Listener: ln,
+		Store: store.New(pool, store.LeaseAsyncCommit(c.LeaseAsync)), Ping: pool.Ping, Registry: reg, Listener: ln, Mesh: m,
 	}, cfg), nil
 }
 

@@ -33,6 +33,7 @@ type config struct {
 
 	Gateway gatewayConfig
 	Broker  brokerConfig
+	Mesh    meshConfig
 }
 
 type gatewayConfig struct {
@@ -89,6 +90,7 @@ func defaults() *config {
 			ConfigureMode: "replace", SubscriptionMode: "new", DrainTime: 20 * time.Second,
 			RetentionInterval: 5 * time.Second, RetentionBatch: 1000, RetentionParallelism: 1, CleanupDays: 30, CleanupPartitions: true, HistoryDays: 90,
 		},
+		Mesh: meshConfig{Addr: "127.0.0.1:6633", Heartbeat: time.Second, Dead: 5 * time.Second},
 	}
 }
 
@@ -161,6 +163,7 @@ func settings(c *config) *conf.Set {
 
 	c.Gateway.declare(s)
 	c.Broker.declare(s)
+	c.Mesh.declare(s)
 	return s
 }
 
