@@ -193,6 +193,9 @@ const (
 // ackItemsPerCost is how many items of an acknowledgement weigh as much as a partition more.
 const ackItemsPerCost = 64
 
+// maxHeadBytes bounds a request's head, above it 431: what a gateway takes from a client, escaped anew, and its token.
+const maxHeadBytes = 32 << 10
+
 // New returns a broker. cfg must have passed Validate.
 func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b := &Broker{log: log, db: deps.Store, deps: deps, cfg: cfg.withDefaults()}
@@ -242,6 +245,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 		Logger:       quietLogger{log},
 
 		MaxRequestBodySize: b.cfg.MaxBodyBytes,
+		ReadBufferSize:     maxHeadBytes,
 		ReadTimeout:        b.cfg.ReadTimeout,
 		WriteTimeout:       b.cfg.WriteTimeout,
 		IdleTimeout:        b.cfg.IdleTimeout,

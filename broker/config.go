@@ -45,6 +45,7 @@ type Config struct {
 
 	Fuse              fuse.Config
 	Janitor           janitor.Config // its HistoryKeep is the one above
+	redrivePause      time.Duration  // after the first step that the database undid, then doubled; 1 s
 	SegmentCacheBytes int64          // 64 MiB of opened segments
 	LeaseCacheBytes   int64          // 64 MiB of what was delivered under which lease
 }
@@ -69,6 +70,7 @@ func (c Config) withDefaults() Config {
 			c.Hostname = name
 		}
 	}
+	set(&c.redrivePause, time.Second)
 	set(&c.SegmentCacheBytes, 64<<20)
 	set(&c.LeaseCacheBytes, 64<<20)
 	return c

@@ -170,12 +170,11 @@ func (b *Broker) setSubscription(x *exchange) error {
 	}{true, x.params[0], millis(from), n})
 }
 
-// seek moves the cursors of a group on a queue or on one partition, and wakes who waits for them. Only the form with a
-// partition takes a body that says nothing for the end: on a whole queue that would skip all there is by oversight.
+// seek moves the cursors of a group on a queue or on one partition, and wakes who waits for them.
 func (b *Broker) seek(x *exchange) error {
 	group, queue, partition := x.params[0], x.params[1], x.params[2]
 	one := x.route.Op == wire.OpSeekPartition
-	to, err := wire.ScanSeek(x.ctx.PostBody(), one)
+	to, err := wire.ScanSeek(x.ctx.PostBody())
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -58,6 +59,7 @@ func (b *Broker) startRedrive(x *exchange) error {
 		return err
 	}
 	b.redrives.look()
+	x.ctx.Response.Header.Set(wire.HeaderStored, strconv.FormatInt(started.Matched, 10))
 	x.redriveState(fasthttp.StatusAccepted, started)
 	return nil
 }

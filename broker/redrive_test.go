@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -393,5 +394,53 @@ func TestMaintenancePausesARedrive(t *testing.T) {
 	w.do("POST", "/api/v1/system/maintenance", `{"enabled":false}`).want(t, 200)
 	if r := w.ended(id); r.State != "done" || r.Progress.Moved != 60 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// What the database undoes again and again ends a redrive, with the error shown; asking again goes on with the rest.
+func TestARedriveThatTheDatabaseUndoesFailsAndIsTakenUpAgain(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *Config) { c.redrivePause = time.Millisecond })
+	w.bulk("q", "p", 300) // the first transaction takes 250
+	for _, sql := range []string{
+		`CREATE FUNCTION queen.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = 'P4711'; END $$`,
+		`CREATE TRIGGER refuse BEFORE DELETE ON queen.log_dlq FOR EACH ROW WHEN (OLD.offset_ = 299) EXECUTE FUNCTION queen.refuse()`,
+	} {
+		if _, err := w.pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := w.ended(w.redrive(`{"queue":"q","rate":1000}`).ID)
+	if r.State != "failed" || r.ErrorMessage == nil || !strings.Contains(*r.ErrorMessage, "SQLSTATE P4711") || r.Progress.Moved != 250 || r.Progress.Remaining != 50 {
+		t.Fatalf("%+v", r)
+	}
+	if _, err := w.pool.Exec(t.Context(), `DROP TRIGGER refuse ON queen.log_dlq`); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.ended(w.redrive(`{"queue":"q","rate":1000}`).ID); r.State != "done" || r.Progress.Moved != 50 {
+		t.Fatalf("%+v", r)
+	}
+	if n := len(w.drain("q")["p"]); n != 300 {
+		t.Errorf("%d messages, want each of 300 once", n)
+	}
+}
+
+// A gateway learns from a header what a replay or redrive stores, since the plan counts it.
+func TestAReplaySaysWhatItStores(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "p", 3)
+	ids := w.letters("queue=q").Messages
+	w.push(fmt.Sprintf(`{"items":[{"queue":"q","partition":"p","transactionId":"dlq:%s","payload":1}]}`, ids[0].ID))
+	for i, want := range []string{"0", "1"} {
+		if a := w.do("POST", "/api/v1/dlq/"+ids[i].ID+"/replay", "").want(t, 200); a.header.Get(wire.HeaderStored) != want {
+			t.Errorf("replay %d: %q stored, want %s: %s", i, a.header.Get(wire.HeaderStored), want, a.body)
+		}
+	}
+	if a := w.do("POST", "/api/v1/dlq/redrive", `{"queue":"q"}`).want(t, 202); a.header.Get(wire.HeaderStored) != "1" {
+		t.Errorf("redrive: %q", a.header.Get(wire.HeaderStored))
+	}
+	if a := w.do("POST", "/api/v1/dlq/redrive", `{"queue":"q","dryRun":true}`).want(t, 200); a.header.Get(wire.HeaderStored) != "" {
+		t.Errorf("a dry run: %q", a.header.Get(wire.HeaderStored))
 	}
 }

@@ -27,6 +27,8 @@ const (
 	redriveChunk      = 250     // letters per transaction, at most
 	redriveChunkBytes = 4 << 20 // of payload per transaction, but for a single letter
 	redrivePage       = 1000    // letters looked at ahead
+
+	redriveTries = 5 // in a row that the database undoes, before the redrive is given up
 )
 
 // redrives is what a broker runs at the moment.
@@ -104,7 +106,7 @@ var errLost = errors.New("the redrive is held by nobody or another broker")
 // redrive runs a claimed redrive until it ends, is lost, or ctx ends.
 func (b *Broker) redrive(ctx context.Context, r *store.Redrive) {
 	run := &redriveRun{b: b, r: r, next: time.Now(), beat: time.Now()}
-	reason, err := run.all(ctx)
+	reason, err := run.persist(ctx)
 	end, cancel := b.database()
 	defer cancel()
 	switch {
@@ -135,6 +137,35 @@ type redriveRun struct {
 	r    *store.Redrive
 	next time.Time // when the rate allows the next letter
 	beat time.Time // the last sign of life
+	done int       // steps that were committed
+}
+
+// persist runs all, and again when the database has undone a step: what is wrong may pass. What does not pass within a
+// few tries in a row becomes the reason of a failed redrive, so that nothing is tried for ever; asking for the redrive
+// again goes on where this one stopped. While the database is away there is nothing to count: that is an interruption.
+func (run *redriveRun) persist(ctx context.Context) (reason string, err error) {
+	pauses := run.b.cfg.redrivePause
+	for tries, done := 1, 0; ; tries++ {
+		reason, err = run.all(ctx)
+		e := wire.AsError(err)
+		if e == nil || e.Code != wire.Internal || e.Outcome != wire.OutcomeNone || errors.Is(err, errLost) {
+			return reason, err
+		}
+		if run.done > done {
+			tries, done, pauses = 1, run.done, run.b.cfg.redrivePause
+		}
+		run.b.log.Warn("a step of a redrive was undone", "redrive", run.r.ID, "try", tries, "err", err)
+		if tries == redriveTries {
+			return store.RedriveReason(err), nil
+		}
+		if err := pause(ctx, pauses); err != nil {
+			return "", err
+		}
+		pauses *= 2
+		if err := run.alive(ctx); err != nil {
+			return "", err
+		}
+	}
 }
 
 // all moves everything that is left. A reason says why the redrive cannot go on.
@@ -162,6 +193,7 @@ func (run *redriveRun) all(ctx context.Context) (reason string, err error) {
 			return "", errLost
 		}
 		run.beat = time.Now()
+		run.done++
 	}
 }
 
@@ -302,6 +334,9 @@ func (run *redriveRun) move(ctx context.Context, to store.Partition, items []sto
 		return run.missing(), nil
 	}
 	run.beat = time.Now()
+	if v.Outcome == store.MoveDone {
+		run.done++
+	}
 	if v.Outcome == store.MoveDone || len(letters) == 1 {
 		return "", nil
 	}

@@ -192,10 +192,11 @@ func (b *Broker) move(m *store.Move) (store.MoveVerdict, error) {
 
 // replayed answers a replay that left no letter behind.
 func (x *exchange) replayed(l *store.Letter, to *store.Partition, status wire.Verdict, offset int64, created time.Time) error {
-	result := "moved"
+	result, stored := "moved", "1"
 	if status == wire.Duplicate {
-		result = "duplicate"
+		result, stored = "duplicate", "0"
 	}
+	x.ctx.Response.Header.Set(wire.HeaderStored, stored)
 	x.reply(fasthttp.StatusOK, func(dst []byte) []byte {
 		dst = append(dst, `{"success":true,"result":"`+result+`","queue":`...)
 		dst = wire.AppendString(dst, to.Queue)

@@ -105,11 +105,11 @@ func (g *Gateway) judgeBody(rh *fasthttp.RequestHeader, ex *exchange) *wire.Erro
 	return nil
 }
 
-// admit asks the plan for the whole request at once. Pushes and configures first make the counts of the cluster known;
+// admit asks the plan for the whole request at once. What may create first makes the counts of the cluster known;
 // a refusal because of a count is looked at once more with fresh names, since other gateways delete too.
 func (g *Gateway) admit(ex *exchange, ask *quota.Ask) (*quota.Admission, quota.Report, *wire.Error) {
 	ctx := context.Background() // the gate bounds its listings itself
-	counts := ask.Cost == wire.CostMessages || ask.Cost == wire.CostConfigure
+	counts := len(ask.Pairs) > 0
 	if counts {
 		if err := g.gate.EnsureSeeded(ctx, ex.cluster); err != nil {
 			g.log.Debug("counts are not known", "cluster", ex.cluster.Slug, "err", err)
@@ -149,6 +149,22 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 			return ask, wire.AsError(err)
 		}
 		ask.Pairs, ask.Retention = []quota.Pair{{Queue: r.Queue}}, r.Retention()
+	case wire.OpRetryMessage, wire.OpReplayDeadLetter:
+		to, err := wire.ScanReplay(body)
+		if err != nil {
+			return ask, wire.AsError(err)
+		}
+		askReturn(&ask, to)
+	case wire.OpRedrive:
+		r, err := wire.ScanRedrive(body)
+		if err != nil {
+			return ask, wire.AsError(err)
+		}
+		if r.DryRun {
+			ask.Cost = wire.CostRequest // it only counts
+			break
+		}
+		askReturn(&ask, r.Destination)
 	case wire.OpFetch:
 		r, err := wire.ScanFetch(body)
 		if err != nil {
@@ -169,6 +185,15 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 		}
 	}
 	return ask, nil
+}
+
+// askReturn adds a message that returns to the log: at least one does, and where it goes may have to be made. How large
+// it is the brokers know, and tell with the next measure.
+func askReturn(ask *quota.Ask, to wire.Destination) {
+	ask.Messages = 1
+	if to != (wire.Destination{}) {
+		ask.Pairs = []quota.Pair{{Queue: to.Queue, Partition: to.Partition}}
+	}
 }
 
 // count adds a pushed message to what a request asks.

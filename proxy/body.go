@@ -88,7 +88,8 @@ func (b *bodyBuffer) release() {
 // usesBody reports whether a broker reads the body of an operation. Any other is read and dropped.
 func usesBody(op wire.Op) bool {
 	switch op {
-	case wire.OpPush, wire.OpConfigure, wire.OpExtend, wire.OpTransaction, wire.OpFetch:
+	case wire.OpPush, wire.OpConfigure, wire.OpExtend, wire.OpTransaction, wire.OpFetch, wire.OpRetryMessage, wire.OpReplayDeadLetter,
+		wire.OpRedrive:
 		return true
 	}
 	return checks[op] != nil
@@ -101,13 +102,10 @@ var checks = map[wire.Op]func(body []byte) error{
 	wire.OpAckBatch:          func(b []byte) error { _, err := wire.ScanAck(b, true); return err },
 	wire.OpAddTrace:          func(b []byte) error { _, err := wire.ScanTrace(b); return err },
 	wire.OpPartitionsChanged: func(b []byte) error { _, err := wire.ScanChanged(b); return err },
-	wire.OpSeekQueue:         func(b []byte) error { _, err := wire.ScanSeek(b, false); return err },
-	wire.OpSeekPartition:     func(b []byte) error { _, err := wire.ScanSeek(b, true); return err },
+	wire.OpSeekQueue:         func(b []byte) error { _, err := wire.ScanSeek(b); return err },
+	wire.OpSeekPartition:     func(b []byte) error { _, err := wire.ScanSeek(b); return err },
 	wire.OpSetSubscription:   func(b []byte) error { _, err := wire.ScanSubscription(b); return err },
-	wire.OpRetryMessage:      func(b []byte) error { _, err := wire.ScanReplay(b); return err },
-	wire.OpReplayDeadLetter:  func(b []byte) error { _, err := wire.ScanReplay(b); return err },
 	wire.OpDeadLetterMessage: func(b []byte) error { _, err := wire.ScanDeadLetter(b); return err },
-	wire.OpRedrive:           func(b []byte) error { _, err := wire.ScanRedrive(b); return err },
 }
 
 // bodyLimit is the cap of a body.

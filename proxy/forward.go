@@ -201,18 +201,18 @@ func (g *Gateway) conclude(ctx *fasthttp.RequestCtx, c *clientConn, a *answer, a
 		g.settle(ex, quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes})
 	case status >= 300:
 		g.settle(ex, quota.Outcome{})
-		if status == fasthttp.StatusForbidden && len(ask.Pairs) > 0 {
-			g.gate.Resync(ex.cluster) // the broker counts other names than this gateway
+		if len(ask.Pairs) > 0 && (status == fasthttp.StatusForbidden || ask.Cost == wire.CostReplay) {
+			g.gate.Resync(ex.cluster) // the broker counts other names than this gateway, or made a destination in vain
 		}
-	case ex.route.Op == wire.OpTransaction:
-		g.concludeTransaction(ex, a, ask)
+	case ex.route.Op == wire.OpTransaction, ask.Cost == wire.CostReplay:
+		g.concludeStored(ex, a, ask)
 	default:
 		g.settle(ex, quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes, Delivered: delivered(a)})
 		switch ex.route.Op {
 		case wire.OpDeleteQueue:
 			g.gate.QueueDeleted(ex.cluster, ex.params[0])
-		case wire.OpClearQueue, wire.OpRetryMessage, wire.OpReplayDeadLetter, wire.OpRedrive:
-			g.gate.Resync(ex.cluster) // partitions went, or came with what was moved
+		case wire.OpClearQueue:
+			g.gate.Resync(ex.cluster) // partitions went
 		}
 	}
 	g.relay(ctx, c, a)

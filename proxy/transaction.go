@@ -35,15 +35,19 @@ func (g *Gateway) allowAcks(ex *exchange) *wire.Error {
 	return wire.AsError(auth.Allow(g.book.Snapshot(), &ex.principal, ex.cluster, wire.ClassConsume))
 }
 
-// concludeTransaction settles a transaction that was answered with 200, committed or not: the broker says in a header
-// how many messages it stored. One that was rolled back has stored none, but may have created what it pushes to.
-func (g *Gateway) concludeTransaction(ex *exchange, a *answer, ask *quota.Ask) {
-	stored := true // by a broker that does not say
+// concludeStored settles a transaction, replay or redrive that was answered with success, whether or not it had an
+// effect: the broker says in a header how many messages it stored or will return. One that stored none may have created
+// what it names all the same.
+func (g *Gateway) concludeStored(ex *exchange, a *answer, ask *quota.Ask) {
+	o := quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes} // by a broker that does not say
 	if n, err := strconv.Atoi(string(a.resp.Header.Peek(wire.HeaderStored))); err == nil {
-		stored = n > 0
+		o.Stored = n > 0
+		if ask.Cost == wire.CostReplay {
+			o.Returned = n
+		}
 	}
-	if stored {
-		g.settle(ex, quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes})
+	if o.Stored {
+		g.settle(ex, o)
 		return
 	}
 	g.settle(ex, quota.Outcome{})

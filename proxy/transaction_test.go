@@ -136,3 +136,69 @@ func TestOnlyWhatATransactionStoredIsCounted(t *testing.T) {
 		})
 	}
 }
+
+// A transaction that only acknowledges passes where an ack does, into the debt of the request rate; one that pushes is
+// refused there, with its body read.
+func TestTransactionsOfAcksPassAnEmptyRequestBucket(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{
+		facts: func(w *world) {
+			w.cluster.Limits.RequestsPerSecond, w.cluster.Limits.RequestsBurst = one(0.001), one(2.0)
+		},
+		broker: answering("1"),
+	})
+	for range 2 {
+		if r := w.ask(w.transaction(transactionOf(1, 1))); r.StatusCode != 200 {
+			t.Fatalf("within the burst: %d %s", r.StatusCode, r.body)
+		}
+	}
+	if r := w.ask(w.transaction(transactionOf(1, 1))); r.StatusCode != 429 || !strings.Contains(r.body, `"limit":{"name":"req"`) || r.Close {
+		t.Errorf("a push beyond it: %d %s", r.StatusCode, r.body)
+	}
+	for range 2 {
+		if r := w.ask(w.transaction(transactionOf(0, 3))); r.StatusCode != 200 {
+			t.Errorf("acks beyond it: %d %s", r.StatusCode, r.body)
+		}
+	}
+	if r := w.ask(w.transaction(transactionOf(0, 3))); r.StatusCode != 429 {
+		t.Errorf("acks beyond the debt: %d %s", r.StatusCode, r.body)
+	}
+}
+
+// Replays are blocked by what blocks pushes, make their destination under the plan's counts, and count what the broker
+// says has returned.
+func TestReplaysStandUnderThePlan(t *testing.T) {
+	t.Parallel()
+	const id = "0198f000-0000-7000-8000-0000000000aa"
+	replay, retry, redrive := "/api/v1/dlq/"+id+"/replay", "/api/v1/messages/"+id+"/t/retry", "/api/v1/dlq/redrive"
+	const there = `{"queue":"q","partition":"p"}`
+	for name, tt := range map[string]struct {
+		limit  func(*world)
+		stored string
+		asks   []string // path and body
+		want   []int
+	}{
+		"a billing hold":    {func(w *world) { w.cluster.Status = plans.PushBlocked }, "1", []string{replay, "", retry, "", redrive, `{"queue":"q"}`, redrive, `{"queue":"q","dryRun":true}`}, []int{403, 403, 403, 200}},
+		"storage":           {func(w *world) { w.cluster.Limits.MaxRetainedBytes = one(int64(0)) }, "1", []string{replay, "", retry, "{}"}, []int{403, 403}},
+		"no queues":         {func(w *world) { w.cluster.Limits.MaxQueues = one(int64(0)) }, "1", []string{replay, there, redrive, `{"queue":"q","destination":` + there + `}`, replay, ""}, []int{403, 403, 200}},
+		"the month":         {func(w *world) { w.cluster.Limits.MonthlyMessages = one(int64(2)) }, "1", []string{replay, "", retry, "", replay, ""}, []int{200, 200, 403}},
+		"a redrive of many": {func(w *world) { w.cluster.Limits.MonthlyMessages = one(int64(5)) }, "7", []string{redrive, `{"queue":"q"}`, replay, ""}, []int{200, 403}},
+		"duplicates":        {func(w *world) { w.cluster.Limits.MonthlyMessages = one(int64(1)) }, "0", []string{replay, "", replay, "", replay, ""}, []int{200, 200, 200}},
+		"no message rate": {func(w *world) {
+			w.cluster.Limits.MessagesPerSecond, w.cluster.Limits.MessagesBurst = one(0.0), one(0.0)
+		}, "1", []string{replay, ""}, []int{200}},
+		"malformed": {func(*world) {}, "1", []string{replay, `{"queue":"q"}`, redrive, `{}`}, []int{400, 400}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, options{facts: tt.limit, broker: answering(tt.stored)})
+			for i, want := range tt.want {
+				path, body := tt.asks[2*i], tt.asks[2*i+1]
+				r := w.ask(w.head("POST", path, "Content-Length: "+strconv.Itoa(len(body))) + body)
+				if r.StatusCode != want || r.Header.Get(wire.HeaderStored) != "" {
+					t.Errorf("%d %s %s: %d %s, want %d", i, path, body, r.StatusCode, r.body, want)
+				}
+			}
+		})
+	}
+}

@@ -260,6 +260,9 @@ func drawAsk(t *rapid.T, now time.Time) *Ask {
 		ask.Pairs = rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) Pair {
 			return Pair{queue.Draw(t, "queue"), rapid.SampledFrom([]string{"Default", "a", "b", "c", "d"}).Draw(t, "p")}
 		}), 0, min(ask.Messages, 6), rapid.ID).Draw(t, "pairs")
+	case wire.CostReplay:
+		ask.Messages = 1
+		ask.Pairs = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Pair { return Pair{queue.Draw(t, "queue"), "a"} }), 0, 1).Draw(t, "to")
 	case wire.CostConfigure:
 		ask.Pairs = []Pair{{Queue: queue.Draw(t, "queue")}}
 		ask.Retention = rapid.Int64Range(0, 120).Draw(t, "retention")
@@ -275,7 +278,7 @@ func checkCounts(t *rapid.T, ref *reference, c *plans.Cluster, ask *Ask, err *wi
 	now, then := ref.queues(), ref.queues(ask.Pairs...)
 	overQueues := len(then) > len(now) && int64(len(then)) > *c.Limits.MaxQueues
 	overPartitions := false
-	if ask.Cost == wire.CostMessages {
+	if stores[ask.Cost] {
 		for q, n := range then {
 			overPartitions = overPartitions || n > now[q] && int64(n) > *c.Limits.MaxPartitionsPerQueue
 		}

@@ -65,7 +65,7 @@ func (d *decision) refuseBody() *wire.Error {
 		return nil
 	}
 	wait = acc.bodies.promise(wait, d.t)
-	if d.ask.Cost == wire.CostMessages {
+	if pushes[d.ask.Cost] {
 		wait = max(wait, d.promiseMessages(token))
 	}
 	d.countedIn.add(limitRefusals, plans.Enforce, over)

@@ -139,6 +139,7 @@ type fault struct {
 
 var (
 	onPush      = []wire.Cost{wire.CostMessages}
+	onStore     = []wire.Cost{wire.CostMessages, wire.CostReplay}
 	onPop       = []wire.Cost{wire.CostDelivery}
 	onConfigure = []wire.Cost{wire.CostConfigure}
 )
@@ -146,7 +147,7 @@ var (
 // faults stand in the order of design.md 4.2.
 var faults = []fault{
 	{
-		name: "request bucket", costs: []wire.Cost{wire.CostMessages, wire.CostDelivery, wire.CostConfigure},
+		name: "request bucket", costs: []wire.Cost{wire.CostMessages, wire.CostDelivery, wire.CostReplay, wire.CostConfigure},
 		limits: requestRate(1, 1), code: wire.RateLimited, limit: plans.LimitRequests,
 		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
 			g.Settle(admit(t, g, c, &Ask{Cost: wire.CostRequest}, start), Outcome{}, start)
@@ -164,13 +165,13 @@ var faults = []fault{
 		code: wire.BatchExceedsBurst, limit: plans.LimitMessages,
 	},
 	{
-		name: "queues", costs: []wire.Cost{wire.CostMessages, wire.CostConfigure},
+		name: "queues", costs: []wire.Cost{wire.CostMessages, wire.CostReplay, wire.CostConfigure},
 		limits: func(l *plans.Limits) { l.MaxQueues = new(int64(1)) },
 		ask:    func(a *Ask) { a.Pairs = append(a.Pairs, Pair{"new", ""}) },
 		code:   wire.QuotaExceeded, limit: plans.LimitQueues,
 	},
 	{
-		name: "partitions", costs: onPush,
+		name: "partitions", costs: onStore,
 		limits: func(l *plans.Limits) { l.MaxPartitionsPerQueue = new(int64(1)) },
 		ask:    func(a *Ask) { a.Pairs = append(a.Pairs, Pair{"q0", "p1"}) },
 		code:   wire.QuotaExceeded, limit: plans.LimitPartitions,
@@ -198,21 +199,21 @@ var faults = []fault{
 		code: wire.RateLimited, limit: plans.LimitParked,
 	},
 	{
-		name: "storage", costs: onPush, limits: func(l *plans.Limits) { l.MaxRetainedBytes = new(int64(100)) },
+		name: "storage", costs: onStore, limits: func(l *plans.Limits) { l.MaxRetainedBytes = new(int64(100)) },
 		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
 			g.Measured(c, Usage{RetainedBytes: 100, ComputedAt: start})
 		},
 		code: wire.StorageQuotaExceeded, limit: plans.LimitStorage,
 	},
 	{
-		name: "month", costs: onPush, limits: func(l *plans.Limits) { l.MonthlyMessages = new(int64(3)) },
+		name: "month", costs: onStore, limits: func(l *plans.Limits) { l.MonthlyMessages = new(int64(3)) },
 		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
 			g.Settle(admit(t, g, c, push(1), start), Outcome{Stored: true}, start)
 		},
 		code: wire.QuotaExceeded, limit: plans.LimitMonth,
 	},
 	{
-		name: "billing hold", costs: onPush, cluster: func(c *plans.Cluster) { c.Status = plans.PushBlocked },
+		name: "billing hold", costs: onStore, cluster: func(c *plans.Cluster) { c.Status = plans.PushBlocked },
 		code: wire.PushBlocked,
 	},
 }
@@ -222,6 +223,8 @@ func probe(cost wire.Cost) *Ask {
 	switch cost {
 	case wire.CostMessages:
 		return push(3, Pair{"q0", "p0"})
+	case wire.CostReplay:
+		return &Ask{Cost: cost, Messages: 3, Pairs: []Pair{{"q0", "p0"}}}
 	case wire.CostConfigure:
 		return &Ask{Cost: cost, Pairs: []Pair{{Queue: "q0"}}, Retention: 30}
 	case wire.CostDelivery:

@@ -20,11 +20,11 @@ type Pair struct{ Queue, Partition string }
 // Ask is everything a request costs, known after its body was read. The gate keeps nothing of it.
 type Ask struct {
 	Cost         wire.Cost
-	Messages     int   // items of a push
+	Messages     int   // items of a push; 1 for what returns stored messages
 	PayloadBytes int64 // sum of raw payloads
 	LargestItem  int64 // bytes of the largest payload
 	LargestIndex int
-	Pairs        []Pair    // distinct pairs of a push, or the queue of a configure
+	Pairs        []Pair    // distinct pairs of a push, the queue of a configure, the destination of a replay
 	Retention    int64     // the larger of retentionSeconds and completedRetentionSeconds of a configure; 0: none stated
 	Wait         bool      // takes a parked slot
 	Deadline     time.Time // when a waiting pop ends by itself
@@ -51,7 +51,8 @@ type Report struct {
 // delivered messages are debited.
 type Outcome struct {
 	Delivered   int  // messages of a pop that were first deliveries
-	Stored      bool // a push or configure took effect (2xx)
+	Stored      bool // a push, replay or configure took effect (2xx)
+	Returned    int  // messages that a replay returns, when they are more than the one it was admitted with
 	StoredBytes int64
 }
 
@@ -140,8 +141,9 @@ func (g *Gate) open(c *plans.Cluster, t int64) *ledger {
 
 // AskHead looks at the request bucket before the body is read; it takes nothing. nil means go on.
 //
-// It answers RateLimited or, for a rate of zero, QuotaExceeded. A push or configure is also refused (RateLimited with
-// Close set, limit "refusals") while the cluster's budget of refused bodies is empty: its body must stay unread.
+// It answers RateLimited or, for a rate of zero, QuotaExceeded. What may be refused for its body is also refused
+// (RateLimited with Close set, limit "refusals") while the cluster's budget of refused bodies is empty: the body must
+// stay unread. CostMixed is asked for like an ack, which it may be; Admit must be asked for what it turned out to be.
 func (g *Gate) AskHead(c *plans.Cluster, cost wire.Cost, now time.Time) (Report, *wire.Error) {
 	t := g.at(now)
 	l := g.open(c, t)
@@ -219,7 +221,7 @@ func (g *Gate) Settle(a *Admission, o Outcome, now time.Time) {
 	} else {
 		acc.names.confirm(a.holds)
 		acc.month.roll(now)
-		acc.month.used += a.counted
+		acc.month.used += max(a.counted, int64(o.Returned))
 		if acc.live[limitStorage] {
 			acc.storage.store(o.StoredBytes, now)
 			g.judge(l, acc.limits.MaxRetainedBytes, a.cluster)

@@ -124,7 +124,7 @@ func TestRefusedBodiesSpendABudget(t *testing.T) {
 	if g.BodyRefusalAllowed(c, start) {
 		t.Fatal("the budget is not spent")
 	}
-	for i, cost := range []wire.Cost{wire.CostMessages, wire.CostConfigure} {
+	for i, cost := range []wire.Cost{wire.CostMessages, wire.CostMixed, wire.CostReplay, wire.CostConfigure} {
 		report, err := g.AskHead(c, cost, start)
 		if err == nil || err.Code != wire.RateLimited || !err.Close || report.Name != nameRefusals {
 			t.Fatalf("cost %d: %v with report %+v, want 429 with the body unread", cost, err, report)

@@ -40,23 +40,25 @@ var order = [...]rule{
 	{limitRequests, all, checkRequests, refuseRequests, reportRequests},
 	{limitMessages, pushes, checkMessages, refuseMessages, reportMessages},
 	{limitQueues, creates, checkQueues, refuseQueues, reportQueues},
-	{limitPartitions, pushes, checkPartitions, refusePartitions, reportPartitions},
+	{limitPartitions, stores, checkPartitions, refusePartitions, reportPartitions},
 	{limitPayload, pushes, checkPayload, refusePayload, reportPayload},
 	{limitBatch, pushes, checkBatch, refuseBatch, reportBatch},
 	{limitRetention, configures, checkRetention, refuseRetention, reportRetention},
 	{limitParked, pops, checkParked, refuseParked, reportParked},
-	{limitStorage, pushes, checkStorage, refuseStorage, reportStorage},
-	{limitMonth, pushes, checkMonth, refuseMonth, reportMonth},
-	{limitBilling, pushes, checkBilling, refuseBilling, reportBilling},
+	{limitStorage, stores, checkStorage, refuseStorage, reportStorage},
+	{limitMonth, stores, checkMonth, refuseMonth, reportMonth},
+	{limitBilling, stores, checkBilling, refuseBilling, reportBilling},
 }
 
 // Which routes a rule is asked for, by wire.Cost.
 var (
-	all        = costs(wire.CostRequest, wire.CostMessages, wire.CostDelivery, wire.CostSettle, wire.CostConfigure)
+	all = costs(wire.CostRequest, wire.CostMessages, wire.CostDelivery, wire.CostSettle, wire.CostMixed, wire.CostReplay,
+		wire.CostConfigure)
 	pushes     = costs(wire.CostMessages)
+	stores     = costs(wire.CostMessages, wire.CostReplay)
 	pops       = costs(wire.CostDelivery)
 	configures = costs(wire.CostConfigure)
-	creates    = costs(wire.CostMessages, wire.CostConfigure)
+	creates    = costs(wire.CostMessages, wire.CostReplay, wire.CostConfigure)
 )
 
 func costs(cs ...wire.Cost) (set [wire.CostConfigure + 1]bool) {
@@ -67,7 +69,7 @@ func costs(cs ...wire.Cost) (set [wire.CostConfigure + 1]bool) {
 }
 
 // readsBody reports whether a refusal of the route may come after its body was read.
-func readsBody(c wire.Cost) bool { return c == wire.CostMessages || c == wire.CostConfigure }
+func readsBody(c wire.Cost) bool { return creates[c] || c == wire.CostMixed }
 
 // decision is the desk on which one request is decided. It lives in the ledger and is reused, so that deciding
 // allocates nothing.
@@ -171,10 +173,10 @@ func (d *decision) commit(a *Admission) {
 		a.holds = append([]hold(nil), d.names.holds...)
 		acc.names.reserve(a.holds)
 	}
-	if ask.Cost != wire.CostMessages {
+	if !stores[ask.Cost] {
 		return
 	}
-	if acc.live[limitMessages] && !d.overs[limitMessages] {
+	if pushes[ask.Cost] && acc.live[limitMessages] && !d.overs[limitMessages] {
 		a.messagesTaken = units(ask.Messages)
 		acc.messages.take(a.messagesTaken)
 	}

@@ -12,13 +12,16 @@ import (
 
 // (1) Rate with burst: the request bucket.
 
-// requestLevel is the level at which the request fits: acks, nacks and extensions may leave -burst behind.
+// requestLevel is the level at which the request fits: acks, nacks and extensions may leave -burst behind, and so may
+// what could turn out to be one.
 func (d *decision) requestLevel() int64 {
-	if d.ask.Cost == wire.CostSettle {
+	if settles(d.ask.Cost) {
 		return token - d.acc.requests.burst
 	}
 	return token
 }
+
+func settles(c wire.Cost) bool { return c == wire.CostSettle || c == wire.CostMixed }
 
 func checkRequests(d *decision) (standing, float64) {
 	b := &d.acc.requests
@@ -35,7 +38,7 @@ func refuseRequests(d *decision) *wire.Error {
 		return blocked(plans.LimitRequests, "requests_per_second", "the plan allows no requests")
 	}
 	var wait time.Duration
-	if d.ask.Cost == wire.CostSettle {
+	if settles(d.ask.Cost) {
 		wait = b.promise(&b.settle, token, d.requestLevel())
 	} else {
 		wait = b.promise(&b.line, token, token)

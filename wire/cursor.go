@@ -11,9 +11,9 @@ type Seek struct {
 	At    time.Time // without ToEnd: to the first message of that time or later
 }
 
-// ScanSeek reads {"toEnd":true} or {"timestamp":"…"}. A body that says neither means the end where emptyIsEnd says so:
-// published SDKs send {} or nothing. Everything else is an *Error of InvalidRequest.
-func ScanSeek(body []byte, emptyIsEnd bool) (to Seek, err error) {
+// ScanSeek reads {"toEnd":true} or {"timestamp":"…"}. A body that says neither means the end: published SDKs send {} or
+// nothing for it. Everything else is an *Error of InvalidRequest.
+func ScanSeek(body []byte) (to Seek, err error) {
 	s := scanner{b: body}
 	var keys seen
 	timed, empty := false, true
@@ -50,7 +50,7 @@ func ScanSeek(body []byte, emptyIsEnd bool) (to Seek, err error) {
 		return Seek{}, bad("toEnd and timestamp exclude each other")
 	case to.ToEnd || timed:
 		return to, nil
-	case empty && emptyIsEnd:
+	case empty:
 		return Seek{ToEnd: true}, nil
 	}
 	return Seek{}, Errorf(InvalidRequest, "Must specify toEnd=true or a timestamp")

@@ -9,7 +9,8 @@ const (
 	HeaderActCluster = "X-Queen-Act-Cluster"
 	HeaderDelivered  = "X-Queen-Delivered" // broker to gateway, on a pop: how many messages are delivered for the first time
 
-	// HeaderStored is from broker to gateway, on a transaction: how many messages it stored. 0 when it was rolled back.
+	// HeaderStored is from broker to gateway, on a transaction or a replay: how many messages it stored, 0 when it was
+	// rolled back or the message was there; on a redrive, how many letters it found and will return.
 	HeaderStored = "X-Queen-Stored"
 
 	HeaderLimitName      = "X-Queen-Limit-Name"

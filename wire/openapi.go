@@ -126,7 +126,7 @@ func parametersOf(r *Route, d opDoc) []any {
 	var all []any
 	for s := range strings.SplitSeq(r.Pattern, "/") {
 		if name, ok := strings.CutPrefix(s, ":"); ok {
-			all = append(all, object{"name": name, "in": "path", "required": true, "schema": object{"type": "string", "minLength": 1, "maxLength": MaxNameBytes}})
+			all = append(all, object{"name": name, "in": "path", "required": true, "schema": object{"type": "string", "minLength": 1, "maxLength": paramBytes(name)}})
 		}
 	}
 	for _, p := range d.query {

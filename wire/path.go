@@ -15,8 +15,9 @@ const (
 )
 
 type pattern struct {
-	segments []string // a parameter is ""
-	routes   []*Route // one per method
+	segments []string       // a parameter is ""
+	limits   [maxParams]int // bytes of each parameter
+	routes   []*Route       // one per method
 	allow    string
 }
 
@@ -31,8 +32,11 @@ func compile(routes []Route) [maxSegments + 1][]*pattern {
 		p := byText[r.Pattern]
 		if p == nil {
 			p = &pattern{}
+			params := 0
 			for seg := range strings.SplitSeq(r.Pattern[1:], "/") {
-				if strings.HasPrefix(seg, ":") {
+				if name, ok := strings.CutPrefix(seg, ":"); ok {
+					p.limits[params] = paramBytes(name)
+					params++
 					seg = ""
 				}
 				p.segments = append(p.segments, seg)
@@ -49,10 +53,19 @@ func compile(routes []Route) [maxSegments + 1][]*pattern {
 	return table
 }
 
+// paramBytes is how long a path parameter may be: a transaction id as long as a push takes it, everything else a name.
+// What a server reads of a request's head may be less.
+func paramBytes(name string) int {
+	if name == "transaction" {
+		return MaxTransactionIDBytes
+	}
+	return MaxNameBytes
+}
+
 // Match classifies a method and a raw request path (without query).
 //
 // It refuses with InvalidRequest what two readers could take for two paths: dot segments, plain or encoded, empty
-// segments, NUL and bad escapes; one doubled leading slash is tolerated, since SDKs send it when their base URL ends in
+// segments and NUL; one doubled leading slash is tolerated, since SDKs send it when their base URL ends in
 // one. An unknown path is NoSuchRoute; a known one with another method is MethodNotAllowed with Allow set.
 func Match(method string, path []byte) (*Route, Params, error) {
 	if len(path) >= 2 && path[0] == '/' && path[1] == '/' {
@@ -142,15 +155,12 @@ func (p *pattern) params(segs [][]byte) (Params, error) {
 		if want != "" {
 			continue
 		}
-		v, ok := decodeSegment(segs[i])
-		if !ok {
-			return out, Errorf(InvalidRequest, "the path has an invalid escape")
-		}
+		v := decodeName(segs[i])
 		if !utf8.ValidString(v) {
 			return out, Errorf(InvalidRequest, "the path is not valid UTF-8")
 		}
-		if len(v) > MaxNameBytes {
-			return out, Errorf(InvalidRequest, "a name in the path is longer than %d bytes", MaxNameBytes)
+		if len(v) > p.limits[k] {
+			return out, Errorf(InvalidRequest, "a name in the path is longer than %d bytes", p.limits[k])
 		}
 		if hasControl(v) {
 			return out, Errorf(InvalidRequest, "control characters are not allowed in a name")
@@ -161,29 +171,42 @@ func (p *pattern) params(segs [][]byte) (Params, error) {
 	return out, nil
 }
 
-// decodeSegment undoes percent escapes exactly once; '+' stays '+'.
-func decodeSegment(seg []byte) (string, bool) {
-	if bytes.IndexByte(seg, '%') < 0 {
-		return string(seg), true
+// decodeName undoes the percent escapes of a path segment exactly once; '+' stays '+'. A '%' that begins no escape
+// stands for itself: published SDKs put names into paths as they are.
+func decodeName(seg []byte) string {
+	name, _ := decodeEscapes(seg)
+	return name
+}
+
+// decodeEscapes undoes percent escapes once; ok is false when a '%' that begins none was left as it is.
+func decodeEscapes(b []byte) (_ string, ok bool) {
+	if bytes.IndexByte(b, '%') < 0 {
+		return string(b), true
 	}
-	out := make([]byte, 0, len(seg))
-	for i := 0; i < len(seg); i++ {
-		if seg[i] != '%' {
-			out = append(out, seg[i])
-			continue
+	ok = true
+	out := make([]byte, 0, len(b))
+	for i := 0; i < len(b); i++ {
+		if b[i] == '%' {
+			if c, escape := escaped(b[i+1:]); escape {
+				out = append(out, c)
+				i += 2
+				continue
+			}
+			ok = false
 		}
-		if i+2 >= len(seg) {
-			return "", false
-		}
-		hi, ok1 := hexValue(seg[i+1])
-		lo, ok2 := hexValue(seg[i+2])
-		if !ok1 || !ok2 {
-			return "", false
-		}
-		out = append(out, hi<<4|lo)
-		i += 2
+		out = append(out, b[i])
 	}
-	return string(out), true
+	return string(out), ok
+}
+
+// escaped reads the two digits behind a '%'.
+func escaped(b []byte) (byte, bool) {
+	if len(b) < 2 {
+		return 0, false
+	}
+	hi, ok1 := hexValue(b[0])
+	lo, ok2 := hexValue(b[1])
+	return hi<<4 | lo, ok1 && ok2
 }
 
 func hexValue(c byte) (byte, bool) {

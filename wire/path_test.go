@@ -36,11 +36,14 @@ func TestMatch(t *testing.T) {
 		"an empty segment":             {"GET", "/api/v1/pop/queue//partition/p", OpNone, Params{}, InvalidRequest},
 		"a trailing slash":             {"POST", "/api/v1/push/", OpNone, Params{}, InvalidRequest},
 		"three leading slashes":        {"POST", "///api/v1/push", OpNone, Params{}, InvalidRequest},
-		"a bad escape":                 {"GET", "/api/v1/pop/queue/a%2", OpPop, Params{}, InvalidRequest},
+		"a percent sign as it is":      {"GET", "/api/v1/pop/queue/100%/partition/5%2x%25", OpPopPartition, Params{"100%", "5%2x%"}, ""},
 		"an encoded control character": {"GET", "/api/v1/pop/queue/a%1f", OpPop, Params{}, InvalidRequest},
 		"invalid UTF-8":                {"GET", "/api/v1/pop/queue/%ff", OpPop, Params{}, InvalidRequest},
 		"NUL":                          {"GET", "/api/v1/pop/queue/a\x00", OpNone, Params{}, InvalidRequest},
 		"three kilobytes of name":      {"GET", "/api/v1/pop/queue/" + strings.Repeat("a", 3072), OpPop, Params{}, InvalidRequest},
+		"three kilobytes of id":        {"GET", "/api/v1/messages/p/" + strings.Repeat("a", 3072), OpGetMessage, Params{"p", strings.Repeat("a", 3072)}, ""},
+		"an id as long as a push's":    {"POST", "/api/v1/messages/p/" + strings.Repeat("a", MaxTransactionIDBytes) + "/retry", OpRetryMessage, Params{"p", strings.Repeat("a", MaxTransactionIDBytes)}, ""},
+		"an id longer than a push's":   {"GET", "/api/v1/traces/p/" + strings.Repeat("a", MaxTransactionIDBytes+1), OpNone, Params{}, InvalidRequest},
 		"no leading slash":             {"GET", "api/v1/push", OpNone, Params{}, InvalidRequest},
 		"nothing":                      {"GET", "", OpNone, Params{}, InvalidRequest},
 	}
@@ -74,7 +77,7 @@ func TestMethodNotAllowedNamesTheMethods(t *testing.T) {
 
 // FuzzMatch checks that what a gateway sends upstream means what it classified.
 func FuzzMatch(f *testing.F) {
-	for _, s := range []string{"/api/v1/push", "/api/v1/pop/queue/a%2Fb/partition/%C3%A9", "//health", "/api/v1/../push", "/api/v1/pop/queue/%2e%2E", "/api/v1/pop/queue/a%00", "/api/v1/pop/queue/+"} {
+	for _, s := range []string{"/api/v1/push", "/api/v1/pop/queue/a%2Fb/partition/%C3%A9", "//health", "/api/v1/../push", "/api/v1/pop/queue/%2e%2E", "/api/v1/pop/queue/a%00", "/api/v1/pop/queue/+", "/api/v1/pop/queue/%/partition/%2"} {
 		f.Add("GET", s)
 		f.Add("POST", s)
 	}

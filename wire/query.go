@@ -136,7 +136,7 @@ func decodeQuery(b []byte) (string, bool) {
 	if bytes.IndexByte(b, '+') >= 0 {
 		b = bytes.ReplaceAll(b, []byte{'+'}, []byte{' '})
 	}
-	return decodeSegment(b)
+	return decodeEscapes(b)
 }
 
 // AppendQuery appends the canonical query of q, without the question mark: what a gateway sends upstream. It reads

@@ -100,6 +100,8 @@ const (
 	CostMessages              // plus one message per item; provisions pairs; payload and batch caps; blocked by storage
 	CostDelivery              // plus a parked slot when it waits; delivered messages are settled afterwards
 	CostSettle                // an ack, nack or extension: charged into debt down to -burst, not refused before
+	CostMixed                 // CostMessages when its body pushes, else CostSettle: judged as the milder until the body is read
+	CostReplay                // stored messages return: blocked by what blocks pushes and provisions a destination, but takes no rate
 	CostConfigure             // plus one queue; the retention ceiling
 )
 
@@ -174,7 +176,7 @@ var Routes = []Route{
 	{"GET", "/api/v1/resources/queues", OpListQueues, ClassRead, CostRequest, AccessReadOnly, true, "list the queues"},
 	{"GET", "/api/v1/resources/queues/:queue", OpGetQueue, ClassRead, CostRequest, AccessReadOnly, true, "one queue with its options and partitions"},
 	{"DELETE", "/api/v1/resources/queues/:queue", OpDeleteQueue, ClassQueueAdmin, CostRequest, AccessAdmin, true, "delete a queue and all it holds"},
-	{"POST", "/api/v1/transaction", OpTransaction, ClassProduce, CostMessages, AccessReadWrite, true, "push and acknowledge, all or nothing"},
+	{"POST", "/api/v1/transaction", OpTransaction, ClassProduce, CostMixed, AccessReadWrite, true, "push and acknowledge, all or nothing"},
 	{"GET", "/api/v1/pop", OpPopDiscover, ClassConsume, CostDelivery, AccessReadWrite, true, "claim messages of any queue of a namespace or task"},
 	{"POST", "/api/v1/fetch", OpFetch, ClassConsume, CostRequest, AccessReadOnly, true, "read messages by offset, without a cursor"},
 	{"POST", "/api/v1/partitions/changed", OpPartitionsChanged, ClassConsume, CostRequest, AccessReadOnly, true, "partitions written since a time"},
@@ -195,14 +197,14 @@ var Routes = []Route{
 	{"GET", "/api/v1/messages", OpListMessages, ClassRead, CostRequest, AccessReadOnly, true, "browse messages"},
 	{"GET", "/api/v1/messages/:partition/:transaction", OpGetMessage, ClassRead, CostRequest, AccessReadOnly, true, "one message"},
 	{"DELETE", "/api/v1/messages/:partition/:transaction", OpDeleteMessage, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "delete a dead letter"},
-	{"POST", "/api/v1/messages/:partition/:transaction/retry", OpRetryMessage, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "replay a dead letter"},
+	{"POST", "/api/v1/messages/:partition/:transaction/retry", OpRetryMessage, ClassQueueAdmin, CostReplay, AccessReadWrite, true, "replay a dead letter"},
 	{"POST", "/api/v1/messages/:partition/:transaction/dlq", OpDeadLetterMessage, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "dead-letter a message"},
 	{"GET", "/api/v1/dlq", OpListDeadLetters, ClassRead, CostRequest, AccessReadOnly, true, "list dead letters"},
 	{"DELETE", "/api/v1/dlq", OpPurgeDeadLetters, ClassQueueAdmin, CostRequest, AccessAdmin, true, "delete dead letters of a queue"},
-	{"POST", "/api/v1/dlq/redrive", OpRedrive, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "replay many dead letters"},
+	{"POST", "/api/v1/dlq/redrive", OpRedrive, ClassQueueAdmin, CostReplay, AccessReadWrite, true, "replay many dead letters"},
 	{"GET", "/api/v1/dlq/redrive/:id", OpRedriveStatus, ClassRead, CostRequest, AccessReadOnly, true, "progress of a redrive"},
 	{"DELETE", "/api/v1/dlq/redrive/:id", OpCancelRedrive, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "end a redrive"},
-	{"POST", "/api/v1/dlq/:id/replay", OpReplayDeadLetter, ClassQueueAdmin, CostRequest, AccessReadWrite, true, "replay one dead letter"},
+	{"POST", "/api/v1/dlq/:id/replay", OpReplayDeadLetter, ClassQueueAdmin, CostReplay, AccessReadWrite, true, "replay one dead letter"},
 	{"POST", "/api/v1/traces", OpAddTrace, ClassConsume, CostRequest, AccessReadWrite, true, "add a trace event to a message"},
 	{"GET", "/api/v1/traces/names", OpTraceNames, ClassRead, CostRequest, AccessReadOnly, true, "names of traces"},
 	{"GET", "/api/v1/traces/by-name/:name", OpTracesByName, ClassRead, CostRequest, AccessReadOnly, true, "events of a trace"},

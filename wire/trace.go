@@ -144,6 +144,9 @@ func (s *scanner) traceNames() (names []string, err error) {
 // ScanSwitch reads {"enabled":bool}: the body of an operator's switch.
 func ScanSwitch(body []byte) (on bool, err error) {
 	s := scanner{b: body}
+	if s.absent() {
+		return false, errSwitch
+	}
 	var keys seen
 	err = s.object(func(key []byte) error {
 		if string(key) != "enabled" {

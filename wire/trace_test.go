@@ -68,12 +68,12 @@ func TestScanSwitch(t *testing.T) {
 			t.Errorf("%s: %v %v", body, got, err)
 		}
 	}
-	for _, body := range []string{`{}`, `{"enabled":"true"}`, `{"enabled":1}`, `{"enabled":null}`} {
+	for _, body := range []string{``, " \n", `{}`, `{"enabled":"true"}`, `{"enabled":1}`, `{"enabled":null}`} {
 		if _, err := ScanSwitch([]byte(body)); AsError(err) == nil || AsError(err).Text() != "enabled (boolean) is required" {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
-	for _, body := range []string{``, `{"enabled":true,"enabled":true}`, `{"enabled":true}}`, `true`} {
+	for _, body := range []string{`{"enabled":true,"enabled":true}`, `{"enabled":true}}`, `true`} {
 		if on, err := ScanSwitch([]byte(body)); err == nil || on {
 			t.Errorf("%s: accepted", body)
 		}

@@ -189,6 +189,14 @@ func orNone(r *Redrive, op string, err error) (*Redrive, error) {
 	return r, pg.Error(op, err)
 }
 
+// RedriveReason says, to the one who asked for a redrive, which error of the database ended it.
+func RedriveReason(err error) string {
+	if state := pg.State(err); state != "" {
+		return "the database undid every attempt to go on (SQLSTATE " + state + "); ask again to go on with what is left"
+	}
+	return "every attempt to go on failed without effect; ask again to go on with what is left"
+}
+
 // CancelRedrive ends a redrive that runs and returns it, or nil when there is none. What it has moved stays moved; one
 // that has ended stays as it is.
 func (s *Store) CancelRedrive(ctx context.Context, tenant, id uuid.UUID) (*Redrive, error) {

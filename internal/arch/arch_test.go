@@ -87,6 +87,7 @@ var mayImport = map[string][]string{
 	"internal/launch": {},
 	"internal/bench":  {"..."},
 	"internal/e2e":    {"..."},
+	"internal/e2e/contract": {"..."},
 	"internal/arch":   {},
 }
 
