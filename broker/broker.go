@@ -1,9 +1,10 @@
 // Package broker is the broker process: an HTTP server over the message store.
 //
-// It owns the routes of wire.Routes with their use cases (push, pop, ack, lease extension, configuration), tenancy
-// (the tenant of a request comes from a signed token, see identity), and the loops behind them: the fuser, one change
-// feed, one probe of doubtful leases. The logic of each use case stands in the file of its name; SQL is in
-// broker/store, group commit of pushes in broker/fuse, waiting in broker/park.
+// It owns the routes of wire.Routes with their use cases (push, pop, ack, lease extension, configuration), who may use
+// them (behind gateways the tenant of a request comes from a signed token, see identity; clients of its own bring tokens
+// of an issuer, see JWT), and the loops behind them: the fuser, one change feed, one probe of doubtful leases. The logic
+// of each use case stands in the file of its name; SQL is in broker/store, group commit of pushes in broker/fuse,
+// waiting in broker/park.
 //
 // Promises. Pushes: all or nothing up to the first byte stored; afterwards every item has its own verdict. Order: that
 // of the request within a partition. Pops and acks of concurrent requests share statements and commits (combiner), and
@@ -31,6 +32,7 @@ import (
 	"github.com/queengate/queengate/broker/janitor"
 	"github.com/queengate/queengate/broker/park"
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/bearer"
 	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/wire"
 )
@@ -166,6 +168,7 @@ type Broker struct {
 	history  *history
 	janitor  *janitor.Janitor
 	server   *fasthttp.Server
+	headWall fasthttp.RequestHandler // nil without JWT
 
 	transactions *places // in the database
 
@@ -208,10 +211,10 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.fuser = fuse.New(log, deps.Store, b.cfg.Fuse, b.landed)
 	b.segments = newSegmentCache(b.cfg.SegmentCacheBytes)
 	b.leases = newLeaseRegistry(b.cfg.LeaseCacheBytes)
-	b.verifier = &verifier{tenancy: b.cfg.Tenancy, cell: b.cfg.Cell, keys: b.cfg.Keys}
 	b.history = newHistory(b.cfg.Hostname)
 	b.janitor = b.newJanitor()
 	b.metrics = newMetrics(deps.Registry, b)
+	b.verifier = newVerifier(&b.cfg)
 	b.redrives = newRedrives()
 	b.pinger = &pinger{ping: deps.Ping}
 	b.claims = newCombiner(bundling[store.Claim, []store.Claimed, claimKey]{
@@ -259,6 +262,11 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 		MaxIdleWorkerDuration:        3 * time.Second,
 		CloseOnShutdown:              true,
 	}
+	if b.cfg.JWT != nil {
+		b.headWall = httpkit.Barrier(log, b.metrics.panics, b.refuseOnHead)
+		b.server.HeaderReceived, b.server.ExpectHandler = b.headerReceived, b.expect
+		b.server.ReadBufferSize = bearer.MaxTokenBytes + 4<<10 // the longest head: a token, and what there was room for before
+	}
 	return b
 }
 
@@ -297,9 +305,12 @@ func (b *Broker) Run(ctx context.Context) error {
 	start("redrives", b.runRedrives)
 	start("janitor", b.janitor.Run)
 	start("history", func(ctx context.Context) error { return b.runHistory(ctx, ln.Addr()) })
+	if j := b.cfg.JWT; j != nil && j.Keys != nil {
+		start("keys of tokens", j.Keys.Run)
+	}
 	served := make(chan error, 1)
 	go func() { served <- b.server.Serve(httpkit.HoldbackListener{Listener: ln}) }()
-	b.log.Info("broker is serving", "addr", ln.Addr().String(), "tenancy", b.cfg.Tenancy)
+	b.log.Info("broker is serving", "addr", ln.Addr().String(), "tenancy", b.cfg.Tenancy, "jwt", b.cfg.JWT != nil)
 
 	var errs []error
 	select {

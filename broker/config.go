@@ -29,6 +29,10 @@ type Config struct {
 	Cell    string                       // slug of the cell: the audience of tokens
 	Keys    map[string]ed25519.PublicKey // by wire.KeyID; two during a rotation
 
+	// JWT lets clients in that come without a gateway; nil takes no tokens of theirs. It excludes Tenancy: one broker
+	// cannot believe both the gateways and everybody whom an issuer knows.
+	JWT *JWT
+
 	MaxBodyBytes     int           // 64 MiB; above it 413
 	MaxParked        int           // 50,000 parked polls; above it 503 broker_overloaded
 	WindowFull       int           // 100 messages in a partition end its queue's windowBuffer before its time
@@ -93,9 +97,13 @@ func (c Config) Validate() error {
 		}
 	}
 	check(!c.Tenancy || len(c.Keys) > 0, "broker.keys: tenancy needs at least one public key of the gateways")
+	check(!c.Tenancy || c.JWT == nil, "broker.jwt and broker.tenancy exclude each other: behind gateways the gateway checks the clients' credentials; for clients of its own a broker needs tenancy off")
 	check(!c.Tenancy || c.Cell != "", "broker.cell: tenancy needs the name of the cell")
 	for id, k := range c.Keys {
 		check(len(k) == ed25519.PublicKeySize, "broker.keys[%s]: %d bytes, want %d", id, len(k), ed25519.PublicKeySize)
+	}
+	if c.JWT != nil {
+		errs = append(errs, c.JWT.validate())
 	}
 	check(c.MaxBodyBytes >= 1024, "broker.max_body_bytes = %d: want at least 1024", c.MaxBodyBytes)
 	check(c.MaxParked >= 1, "broker.max_parked = %d: want at least 1", c.MaxParked)

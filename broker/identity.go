@@ -1,15 +1,14 @@
 package broker
 
 import (
-	"bytes"
 	"crypto/ed25519"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/bearer"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -27,17 +26,35 @@ type verifier struct {
 	tenancy bool
 	cell    string
 	keys    map[string]ed25519.PublicKey
-
-	mu          sync.Mutex // guards the two generations
-	young, aged map[string]wire.CellClaims
+	cache   *bearer.Cache[wire.CellClaims]
+	clients *clients // nil without JWT
 }
 
-// maxCachedTokens bounds each generation of verified tokens. A gateway uses one token per cluster, level and principal
-// for minutes, so a cell meets thousands; a full generation pushes the older one out.
-const maxCachedTokens = 8192
+// maxCachedTokens is how many verified tokens are remembered. A gateway uses one token per cluster, level and principal
+// for minutes, and a client its own, so a broker meets thousands.
+const maxCachedTokens = 16384
 
-// identify returns the identity behind a request for a route, or the verdict that refuses it.
-func (v *verifier) identify(h *fasthttp.RequestHeader, r *wire.Route, now time.Time) (identity, error) {
+func newVerifier(cfg *Config) *verifier {
+	v := &verifier{tenancy: cfg.Tenancy, cell: cfg.Cell, keys: cfg.Keys}
+	var err error
+	if v.cache, err = bearer.NewCache[wire.CellClaims](maxCachedTokens); err != nil {
+		panic(err) // the size is ours
+	}
+	if cfg.JWT != nil {
+		v.clients = newClients(cfg.JWT)
+	}
+	return v
+}
+
+// identify returns the identity behind a request for a path, or the verdict that refuses it. r is nil for a path, or a
+// method, that does not exist.
+func (v *verifier) identify(h *fasthttp.RequestHeader, path []byte, r *wire.Route, now time.Time) (identity, error) {
+	if v.clients != nil {
+		return v.clients.identify(h, path, r, now)
+	}
+	if r == nil {
+		return identity{}, nil
+	}
 	if r.Access == wire.AccessPublic {
 		return identity{access: wire.AccessPublic}, nil
 	}
@@ -58,7 +75,7 @@ func (v *verifier) identify(h *fasthttp.RequestHeader, r *wire.Route, now time.T
 		return identity{}, err
 	}
 	if !claims.Access.Admits(r.Access) {
-		return identity{}, wire.Errorf(wire.Forbidden, "Insufficient permissions")
+		return identity{}, errNoPermission
 	}
 	if r.Tenant && stated != claims.Tenant {
 		return identity{}, wire.Errorf(wire.TenantAmbiguous, "the tenant header and the token name different tenants")
@@ -88,54 +105,22 @@ func tenantHeader(h *fasthttp.RequestHeader) (uuid.UUID, error) {
 }
 
 func (v *verifier) token(h *fasthttp.RequestHeader, now time.Time) (wire.CellClaims, error) {
-	sent := h.PeekAll(fasthttp.HeaderAuthorization)
-	if len(sent) > 1 {
-		return wire.CellClaims{}, wire.Errorf(wire.InvalidRequest, "the request carries more than one credential")
+	credential, err := credentialOf(h)
+	if err != nil {
+		return wire.CellClaims{}, err
 	}
-	if len(sent) == 0 {
-		return wire.CellClaims{}, wire.Errorf(wire.Unauthorized, "Authentication required")
+	// The leeway for clocks that differ is not given from memory: such a token is verified every time.
+	if c := v.cache.Get(credential); c != nil && now.Before(c.Expires) {
+		return *c, nil
 	}
-	token := sent[0]
-	if scheme, rest, ok := bytes.Cut(token, []byte{' '}); ok && bytes.EqualFold(scheme, []byte("Bearer")) {
-		token = bytes.TrimLeft(rest, " ")
+	if len(credential) > bearer.MaxTokenBytes {
+		return wire.CellClaims{}, &wire.Error{Code: wire.Unauthorized}
 	}
-	if c, ok := v.cached(token, now); ok {
-		return c, nil
-	}
-	c, err := wire.VerifyCell(v.keys, v.cell, string(token), now)
+	token := string(credential)
+	c, err := wire.VerifyCell(v.keys, v.cell, token, now)
 	if err != nil {
 		return wire.CellClaims{}, wire.Wrap(wire.Unauthorized, err)
 	}
-	v.remember(string(token), c)
+	v.cache.Put(token, c.Expires, c)
 	return c, nil
-}
-
-// cached returns what a token was found to state, until it expires. The leeway for clocks that differ is not given
-// from memory: such a token is verified every time.
-func (v *verifier) cached(token []byte, now time.Time) (wire.CellClaims, bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	c, ok := v.young[string(token)]
-	if !ok {
-		if c, ok = v.aged[string(token)]; ok {
-			v.rememberLocked(string(token), c)
-		}
-	}
-	return c, ok && now.Before(c.Expires)
-}
-
-func (v *verifier) remember(token string, c wire.CellClaims) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.rememberLocked(token, c)
-}
-
-func (v *verifier) rememberLocked(token string, c wire.CellClaims) {
-	if len(v.young) >= maxCachedTokens {
-		v.aged, v.young = v.young, nil
-	}
-	if v.young == nil {
-		v.young = map[string]wire.CellClaims{}
-	}
-	v.young[token] = c
 }

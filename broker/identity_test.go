@@ -157,22 +157,3 @@ func TestCapsOfTheTokenRefuseTheWholeRequest(t *testing.T) {
 		t.Error(names.body)
 	}
 }
-
-func TestTokenCacheIsBounded(t *testing.T) {
-	t.Parallel()
-	v := &verifier{}
-	now := time.Now()
-	for i := range 3 * maxCachedTokens {
-		v.remember(string(rune(i)), wire.CellClaims{Cluster: string(rune(i)), Expires: now.Add(time.Minute)})
-	}
-	if n := len(v.young) + len(v.aged); n > 2*maxCachedTokens {
-		t.Errorf("%d tokens are remembered", n)
-	}
-	last := string(rune(3*maxCachedTokens - 1))
-	if c, ok := v.cached([]byte(last), now); !ok || c.Cluster != last {
-		t.Error("the last token is forgotten")
-	}
-	if _, ok := v.cached([]byte(last), now.Add(time.Minute)); ok {
-		t.Error("a token is believed beyond its expiry")
-	}
-}

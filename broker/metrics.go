@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/internal/bearer"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -29,7 +31,8 @@ type metrics struct {
 	flights  map[string]flights                // pop, ack
 	pops     map[bool]prometheus.Counter       // by whether the pop names its partition
 	fills    prometheus.Counter
-	fillTime prometheus.Counter // microseconds
+	fillTime prometheus.Counter                   // microseconds
+	refused  map[bearer.Reason]prometheus.Counter // nil without JWT
 }
 
 type tally struct{ requests, messages prometheus.Counter }
@@ -140,7 +143,45 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 	gauge("queengate_broker_fuse_pending_bytes", "Payload bytes that wait for a commit.", func() float64 { return float64(b.fuser.Stats().PendingBytes) })
 	gauge("queengate_broker_dedup_cache_bytes", "Bytes of the deduplication cache.", func() float64 { return float64(b.fuser.Stats().CacheBytes) })
 	registerJanitor(reg, b)
+	m.registerJWT(b.cfg.JWT)
 	return m
+}
+
+// registerJWT adds what there is to say about clients' tokens, when they are taken.
+func (m *metrics) registerJWT(j *JWT) {
+	if j == nil {
+		return
+	}
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "queengate_broker_jwt_refused_total", Help: "Tokens of clients that were not believed.",
+	}, []string{"reason"})
+	m.registry.MustRegister(refused)
+	m.refused = map[bearer.Reason]prometheus.Counter{}
+	for _, r := range bearer.Reasons {
+		m.refused[r] = refused.WithLabelValues(r.String())
+	}
+	if j.Keys == nil {
+		return
+	}
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "queengate_broker_jwks_keys", Help: "Keys of the fetched set that are in use.",
+		}, func() float64 { return float64(j.Keys.Stats().Keys) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "queengate_broker_jwks_fetches_total", Help: "Fetches of the set of keys.",
+		}, func() float64 { return float64(j.Keys.Stats().Fetches) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "queengate_broker_jwks_failures_total", Help: "Fetches that failed; the set known before stays in force.",
+		}, func() float64 { return float64(j.Keys.Stats().Failures) }),
+	)
+}
+
+// refusal counts a token that was not believed, if e is about one.
+func (m *metrics) refusal(e *wire.Error) {
+	var r *bearer.Refusal
+	if errors.As(e, &r) && m.refused != nil {
+		m.refused[r.Reason].Inc()
+	}
 }
 
 func (m *metrics) request(route string, status int, d time.Duration) {

@@ -116,8 +116,7 @@ var handlers = map[wire.Op]func(*Broker, *exchange) error{
 func (b *Broker) serve(ctx *fasthttp.RequestCtx) {
 	b.metrics.inFlight.Add(1)
 	defer b.metrics.inFlight.Add(-1)
-	x := &exchange{ctx: ctx, begin: time.Now(), requestID: httpkit.TakeRequestID(ctx.Request.Header.Peek(wire.HeaderRequestID))}
-	ctx.Response.Header.Set(wire.HeaderRequestID, x.requestID)
+	x := newExchange(ctx)
 	err := b.dispatch(x)
 	var e *wire.Error
 	if err != nil {
@@ -131,18 +130,27 @@ func (b *Broker) serve(ctx *fasthttp.RequestCtx) {
 	b.conclude(x, e)
 }
 
+func newExchange(ctx *fasthttp.RequestCtx) *exchange {
+	x := &exchange{ctx: ctx, begin: time.Now(), requestID: httpkit.TakeRequestID(ctx.Request.Header.Peek(wire.HeaderRequestID))}
+	ctx.Response.Header.Set(wire.HeaderRequestID, x.requestID)
+	return x
+}
+
 func (b *Broker) dispatch(x *exchange) error {
 	h := &x.ctx.Request.Header
 	if len(h.Peek(fasthttp.HeaderTrailer)) > 0 || len(h.PeekTrailerKeys()) > 0 {
 		// A trailer can move a header of ours behind the body.
 		return &wire.Error{Code: wire.InvalidRequest, Detail: "trailers are not accepted", Close: true}
 	}
-	var err error
-	if x.route, x.params, err = wire.Match(string(h.Method()), x.ctx.URI().PathOriginal()); err != nil {
-		return err
+	// The verdict on the credential comes before that on the path: only who may look around is told what is not there.
+	path := x.ctx.URI().PathOriginal()
+	var missing, denied error
+	x.route, x.params, missing = wire.Match(string(h.Method()), path)
+	if x.who, denied = b.verifier.identify(h, path, x.route, x.begin); denied != nil {
+		return denied
 	}
-	if x.who, err = b.verifier.identify(h, x.route, x.begin); err != nil {
-		return err
+	if missing != nil {
+		return missing
 	}
 	return handlers[x.route.Op](b, x)
 }
@@ -166,6 +174,7 @@ func (b *Broker) conclude(x *exchange, e *wire.Error) {
 		a.Method = string(x.ctx.Method())
 	}
 	if e != nil {
+		b.metrics.refusal(e)
 		a.Code = string(e.Code)
 		if e.Limit != nil {
 			a.Limit = e.Limit.Name

@@ -44,6 +44,7 @@ const (
 	DatabaseUnavailable  Code = "database_unavailable"
 	Draining             Code = "draining"
 	Maintenance          Code = "maintenance"
+	KeysUnavailable      Code = "keys_unavailable"
 )
 
 // Retry says what a caller may hope for from repeating a request as it is.
@@ -95,6 +96,7 @@ var catalogue = map[Code]spec{
 	DatabaseUnavailable:  {503, RetryAfter, "the database is away"},
 	Draining:             {503, RetryAfter, "the process is shutting down"},
 	Maintenance:          {503, RetryAfter, "an operator has stopped pushes for maintenance"},
+	KeysUnavailable:      {500, Backoff, "the keys of tokens are not available"},
 }
 
 // Codes returns every code of the catalogue in no particular order.
@@ -154,6 +156,13 @@ type Error struct {
 // Errorf returns an Error of the code with a formatted detail.
 func Errorf(c Code, format string, args ...any) *Error {
 	return &Error{Code: c, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Because returns e with a cause for the log; e stays as it is.
+func (e *Error) Because(cause error) *Error {
+	out := *e
+	out.cause = cause
+	return &out
 }
 
 // Wrap returns an Error of the code that keeps cause for the log; callers never see the cause.

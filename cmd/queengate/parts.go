@@ -109,8 +109,12 @@ func (unsaid) Printf(context.Context, string, ...any) {}
 
 // newBroker assembles a broker.
 func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.PublicKey, pool *pgxpool.Pool, reg *prometheus.Registry, ln net.Listener, m broker.Mesh) (*broker.Broker, error) {
+	clients, err := c.JWT.build(log)
+	if err != nil {
+		return nil, usageError{err}
+	}
 	cfg := broker.Config{
-		Version: obs.Version(), Tenancy: c.Tenancy, Cell: c.Cell, Keys: keys,
+		Version: obs.Version(), Tenancy: c.Tenancy, Cell: c.Cell, Keys: keys, JWT: clients,
 		MaxBodyBytes: c.MaxBodyBytes, MaxParked: c.MaxParked, DrainDelay: c.DrainDelay, DrainTimeout: c.DrainTime,
 		ConfigureMode: wire.ConfigureMode(c.ConfigureMode), SubscriptionMode: c.SubscriptionMode,
 		WindowFull: c.WindowBatch, Fuse: fuse.Config{MaxPendingBytes: c.MaxPendingBytes},

@@ -73,6 +73,8 @@ type brokerConfig struct {
 	CleanupDays          int
 	CleanupPartitions    bool
 	HistoryDays          int
+
+	JWT jwtConfig
 }
 
 // defaults are the values in force when no source names another.
@@ -89,6 +91,7 @@ func defaults() *config {
 			MaxPendingBytes: 256 << 20, WindowBatch: 100,
 			ConfigureMode: "replace", SubscriptionMode: "new", DrainTime: 20 * time.Second,
 			RetentionInterval: 5 * time.Second, RetentionBatch: 1000, RetentionParallelism: 1, CleanupDays: 30, CleanupPartitions: true, HistoryDays: 90,
+			JWT: defaultJWT(),
 		},
 		Mesh: meshConfig{Addr: "127.0.0.1:6633", Heartbeat: time.Second, Dead: 5 * time.Second},
 	}
@@ -214,12 +217,20 @@ func (c *brokerConfig) declare(s *conf.Set) {
 	conf.Int(s, &c.HistoryDays, "history_days", "Days that the minutes of throughput are kept; retention's own history as long.", 2, janitor.MaxDays, conf.Env("METRICS_RETENTION_DAYS"))
 
 	s.Section("broker", "Broker: trust. `up` sees to it by itself.", "broker")
-	s.Bool(&c.Tenancy, "tenancy", "Take the tenant of a request from the gateway's signed token. Off, there is one tenant and no credential: for a private network only.")
+	s.Bool(&c.Tenancy, "tenancy", "Take the tenant of a request from the gateway's signed token. Off, there is one tenant, and no credential unless broker.jwt_enabled: for a private network only.")
 	s.String(&c.Cell, "cell", "Slug of the broker's cell.")
 	s.List(&c.CellKeys, "cell_keys", "PEM files with the Ed25519 public keys of the gateways (openssl pkey -pubout); two during a rotation.")
 	s.Check(func() error {
 		if c.Tenancy && len(c.CellKeys) == 0 {
 			return errors.New("broker.cell_keys is empty: want at least one file with a public key while broker.tenancy is on")
+		}
+		return nil
+	})
+	c.JWT.declare(s)
+	s.Check(func() error {
+		if c.Tenancy && c.JWT.Enabled {
+			return errors.New("broker.jwt_enabled and broker.tenancy exclude each other: want broker.tenancy off for clients of the broker's own, " +
+				"or clients that come through a gateway, which checks their credentials")
 		}
 		return nil
 	})
@@ -239,6 +250,11 @@ func address(port, host string) conf.Option {
 // milliseconds reads a variable of the existing system that counts milliseconds.
 func milliseconds(name string) conf.Option {
 	return conf.EnvFunc(func(get func(string) string) string { return get(name) + "ms" }, name)
+}
+
+// seconds reads a variable of the existing system that counts seconds.
+func seconds(name string) conf.Option {
+	return conf.EnvFunc(func(get func(string) string) string { return get(name) + "s" }, name)
 }
 
 // postgresURL makes an address of the variables with the prefix, the first set of databases naming the database.

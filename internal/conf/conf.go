@@ -41,6 +41,7 @@ type setting struct {
 	key, doc, bound string
 	flag            string
 	secret          bool
+	emptyCounts     bool
 	honoured        []honoured
 	fallback        string // the default, as text
 	origin          string // where the value in force came from; "" is the default
@@ -85,6 +86,9 @@ func Env(names ...string) Option {
 func EnvFunc(value func(get func(name string) string) string, names ...string) Option {
 	return func(t *setting) { t.honoured = append(t.honoured, honoured{names, value}) }
 }
+
+// EmptyCounts makes a variable that is set and empty an empty value, where it otherwise counts as absent.
+func EmptyCounts() Option { return func(t *setting) { t.emptyCounts = true } }
 
 // add registers a setting; the value in p at this moment is its default.
 func (s *Set) add(key, doc, bound string, parse func(string) error, show func() string, opts []Option) *setting {

@@ -227,3 +227,28 @@ func FuzzFile(f *testing.F) {
 		}
 	})
 }
+
+func TestAnEmptyVariableIsAValueWhereItCounts(t *testing.T) {
+	t.Parallel()
+	for rule, c := range map[string]struct {
+		environ []string
+		want    string
+	}{
+		"absent":           {nil, "a,b a,b"},
+		"empty":            {[]string{"QUEENGATE_COUNTS=", "QUEENGATE_USUAL="}, " a,b"},
+		"the other's name": {[]string{"OLD_COUNTS=", "OLD_USUAL="}, " a,b"},
+		"ours above it":    {[]string{"OLD_COUNTS=", "QUEENGATE_COUNTS=c"}, "c a,b"},
+	} {
+		counts, usual := []string{"a", "b"}, []string{"a", "b"}
+		var s Set
+		s.Section("", "Lists.", "x")
+		s.List(&counts, "counts", "A list.", Env("OLD_COUNTS"), EmptyCounts())
+		s.List(&usual, "usual", "A list.", Env("OLD_USUAL"))
+		if _, err := s.Load("x", nil, c.environ, io.Discard, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(counts, ",") + " " + strings.Join(usual, ","); got != c.want {
+			t.Errorf("%s: got %q, want %q", rule, got, c.want)
+		}
+	}
+}

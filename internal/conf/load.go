@@ -129,14 +129,18 @@ func (s *Set) fromEnv(env map[string]string) (problems []error) {
 			}
 		}
 		known[own+"_FILE"] = known[own+"_FILE"] || t.secret
-		// The existing system takes an empty variable for an absent one; so do we, for its names and ours.
+		// The existing system takes an empty variable for an absent one, but for a few; so do we, for its names and ours.
+		counts := func(name string) bool {
+			v, set := env[name]
+			return v != "" || set && t.emptyCounts
+		}
 		for _, h := range t.honoured {
-			if env[h.names[0]] != "" {
+			if counts(h.names[0]) {
 				problems = append(problems, t.take(h.value(get), "environment "+strings.Join(h.names, ", ")))
 			}
 		}
-		if v := env[own]; v != "" {
-			problems = append(problems, t.take(v, "environment "+own))
+		if counts(own) {
+			problems = append(problems, t.take(env[own], "environment "+own))
 		}
 		if name := env[own+"_FILE"]; t.secret && name != "" {
 			problems = append(problems, t.takeFile(name, "environment "+own+"_FILE"))

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/queengate/queengate/internal/bearer"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/wire"
 )
@@ -153,7 +154,7 @@ func TestTokens(t *testing.T) {
 		"a signature with other padding bits":               {good[:len(good)-1] + string(flip(good[len(good)-1])), false},
 		"a fourth part":                                     {good + ".", false},
 		"not a token":                                       {"garbage", false},
-		"too long":                                          {strings.Repeat("a", maxTokenBytes+1), false},
+		"too long":                                          {strings.Repeat("a", bearer.MaxTokenBytes+1), false},
 
 		"another issuer":                      {byHS(with("iss", "https://login.example/")), false},
 		"no issuer":                           {byHS(with("iss", nil)), false},
@@ -246,7 +247,7 @@ func TestRememberedTokensAreJudgedAgain(t *testing.T) {
 	if got := at(w.snapshot(), now); got != "" {
 		t.Fatal(got)
 	}
-	if v.cache.get(token) == nil {
+	if v.sessions.Get(token) == nil {
 		t.Fatal("the token is not remembered")
 	}
 	if got := at(w.snapshot(), now.Add(time.Hour+29*time.Second)); got != "" {
@@ -265,35 +266,8 @@ func TestRefusedTokensAreNotRemembered(t *testing.T) {
 	t.Parallel()
 	v, w := mustNew(t, config()), setup()
 	bad := []byte(sign(t, jwt.SigningMethodHS256, "hs", []byte(otherSecret), goodClaims()))
-	if _, err := v.Verify(w.snapshot(), bad, remote, now); err == nil || v.cache.get(bad) != nil {
+	if _, err := v.Verify(w.snapshot(), bad, remote, now); err == nil || v.sessions.Get(bad) != nil {
 		t.Error("a refused token is remembered")
-	}
-}
-
-func TestSessionCacheIsBounded(t *testing.T) {
-	t.Parallel()
-	c := newSessionCache(5)
-	if len(c.slots) != 8 {
-		t.Fatalf("%d slots for 5, want 8", len(c.slots))
-	}
-	for i := range 1000 {
-		s := &session{token: fmt.Sprint("token ", i), expires: now.Add(time.Duration(i) * time.Second)}
-		c.put(s)
-		if c.get([]byte(s.token)) != s {
-			t.Fatalf("session %d, which ends last, is not remembered", i)
-		}
-	}
-	var held int
-	for i := range 1000 {
-		if s := c.get([]byte(fmt.Sprint("token ", i))); s != nil {
-			held++
-			if s.token != fmt.Sprint("token ", i) {
-				t.Fatalf("token %d found %q", i, s.token)
-			}
-		}
-	}
-	if held == 0 || held > 8 {
-		t.Errorf("%d sessions are held", held)
 	}
 }
 
@@ -338,11 +312,11 @@ func TestConfig(t *testing.T) {
 		"all kinds of keys":                 {config(), ""},
 		"keys without an issuer":            {Config{Keys: config().Keys}, "issuer is empty"},
 		"a short secret":                    {base(KeyConfig{Alg: "HS256", Secret: "short"}), "want at least 32"},
-		"a PEM as a secret":                 {base(KeyConfig{Alg: "HS256", Secret: keys().rsaPEM}), "cannot be an HS256 secret"},
+		"a PEM as a secret":                 {base(KeyConfig{Alg: "HS256", Secret: keys().rsaPEM}), "cannot be a shared secret"},
 		"a secret and a PEM":                {base(KeyConfig{Alg: "RS256", Secret: secret, PEM: keys().rsaPEM}), "no secret"},
 		"a PEM beside an HS256 secret":      {base(KeyConfig{Alg: "HS256", Secret: secret, PEM: keys().rsaPEM}), "no PEM"},
-		"an Ed25519 key for RS256":          {base(KeyConfig{Alg: "RS256", PEM: keys().edPEM}), "RSA public key"},
-		"an RSA key for EdDSA":              {base(KeyConfig{Alg: "EdDSA", PEM: keys().rsaPEM}), "Ed25519 public key"},
+		"an Ed25519 key for RS256":          {base(KeyConfig{Alg: "RS256", PEM: keys().edPEM}), "cannot be used with an Ed25519 public key"},
+		"an RSA key for EdDSA":              {base(KeyConfig{Alg: "EdDSA", PEM: keys().rsaPEM}), "cannot be used with an RSA public key"},
 		"a secret for EdDSA":                {base(KeyConfig{Alg: "EdDSA", Secret: secret}), "no secret"},
 		"a weak RSA key":                    {base(KeyConfig{Alg: "RS256", PEM: publicPEM(weak.Public())}), "want at least 2048"},
 		"the algorithm none":                {base(KeyConfig{Alg: "none"}), "want HS256, RS256 or EdDSA"},
@@ -350,7 +324,7 @@ func TestConfig(t *testing.T) {
 		"a key id twice":                    {base(KeyConfig{KID: "a", Alg: "HS256", Secret: secret}, KeyConfig{KID: "a", Alg: "HS256", Secret: otherSecret}), "twice"},
 		"a leeway below zero":               {Config{Leeway: -1}, "leeway"},
 		"a leeway that forgives too much":   {Config{Leeway: time.Hour}, "leeway"},
-		"too few sessions":                  {Config{Sessions: 1}, "remembered sessions"},
+		"too few sessions":                  {Config{Sessions: 1}, "remembered tokens"},
 		"all problems are told, the second": {base(KeyConfig{Alg: "none"}, KeyConfig{KID: "x", Alg: "HS256", Secret: "short"}), `key "x"`},
 	} {
 		_, err := New(c.cfg)

@@ -1,15 +1,13 @@
 package auth
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
+	"github.com/queengate/queengate/internal/bearer"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/wire"
 )
@@ -23,62 +21,57 @@ type Config struct {
 	Sessions int           // verified tokens remembered; 0 means 16384; rounded up to a power of two
 }
 
-const (
-	defaultLeeway   = 30 * time.Second
-	defaultSessions = 16384
-	maxSessions     = 1 << 24
-)
+const defaultSessions = 16384
 
 // Verifier checks credentials. Safe for concurrent use.
 type Verifier struct {
-	issuer   string
-	audience string
-	leeway   time.Duration
-	keys     map[string]signingKey // by key id
-	algs     []string
-	cache    sessionCache
+	tokens   *bearer.Verifier // nil: there are only API keys
+	sessions *bearer.Cache[session]
 }
 
 // New returns a Verifier, or all problems of the configuration joined.
 func New(cfg Config) (*Verifier, error) {
 	var errs []error
-	v := &Verifier{issuer: cfg.Issuer, audience: cfg.Audience, leeway: cfg.Leeway, keys: map[string]signingKey{}}
-	if v.leeway == 0 {
-		v.leeway = defaultLeeway
+	tokens := bearer.Config{Issuer: cfg.Issuer, Audience: cfg.Audience, Leeway: cfg.Leeway, RequireExpiry: true}
+	if tokens.Leeway == 0 {
+		tokens.Leeway = bearer.DefaultLeeway
 	}
-	if v.leeway < 0 || v.leeway > 5*time.Minute {
-		errs = append(errs, fmt.Errorf("jwt leeway = %s: want 0..5m", v.leeway))
+	if tokens.Leeway < 0 || tokens.Leeway > bearer.MaxLeeway {
+		errs = append(errs, fmt.Errorf("jwt leeway = %s: want 0..%s", tokens.Leeway, bearer.MaxLeeway))
 	}
 	if len(cfg.Keys) > 0 && cfg.Issuer == "" {
 		errs = append(errs, errors.New("jwt issuer is empty: tokens of anybody's issuer would be believed"))
 	}
+	ring := bearer.Ring{}
 	for _, k := range cfg.Keys {
 		key, err := k.parse()
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		if _, twice := v.keys[k.KID]; twice {
+		if _, twice := ring[k.KID]; twice {
 			errs = append(errs, fmt.Errorf("jwt key %q is configured twice", k.KID))
 		}
-		v.keys[k.KID] = key
-		if !slices.Contains(v.algs, key.alg) {
-			v.algs = append(v.algs, key.alg)
+		ring[k.KID] = key
+		if !slices.Contains(tokens.Algorithms, k.Alg) {
+			tokens.Algorithms = append(tokens.Algorithms, k.Alg)
 		}
 	}
+	tokens.Keys = ring
 	size := cfg.Sessions
 	if size == 0 {
 		size = defaultSessions
 	}
-	if size < 2 || size > maxSessions {
-		errs = append(errs, fmt.Errorf("remembered sessions = %d: want 2..%d", size, maxSessions))
-		size = 2
-	}
-	v.cache = newSessionCache(size)
-	if err := errors.Join(errs...); err != nil {
+	sessions, err := bearer.NewCache[session](size)
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}
-	return v, nil
+	v := &Verifier{sessions: sessions}
+	if len(ring) == 0 {
+		return v, nil
+	}
+	v.tokens, err = bearer.New(tokens)
+	return v, err
 }
 
 // Refusals that carry nothing of the request are made once; their texts do not tell an unknown key from a malformed one.
@@ -94,21 +87,11 @@ var (
 //
 // A key, and a token that was verified before, cost no allocation; nothing returned aliases authorization.
 func (v *Verifier) Verify(snap *plans.Snapshot, authorization []byte, remote netip.Addr, now time.Time) (Principal, error) {
-	credential := bareCredential(authorization)
+	credential := bearer.Credential(authorization)
 	if isKey(credential) {
 		return verifyKey(snap, credential, remote, now)
 	}
 	return v.verifyToken(snap, credential, now)
-}
-
-// bareCredential returns the credential without the word Bearer, in any case, and without surrounding blanks.
-func bareCredential(authorization []byte) []byte {
-	const scheme = "bearer"
-	b := bytes.Trim(authorization, " \t")
-	if len(b) > len(scheme) && (b[len(scheme)] == ' ' || b[len(scheme)] == '\t') && bytes.EqualFold(b[:len(scheme)], []byte(scheme)) {
-		b = bytes.TrimLeft(b[len(scheme):], " \t")
-	}
-	return b
 }
 
 func verifyKey(snap *plans.Snapshot, credential []byte, remote netip.Addr, now time.Time) (Principal, error) {
@@ -143,67 +126,26 @@ func admits(networks []netip.Prefix, remote netip.Addr) bool {
 }
 
 func (v *Verifier) verifyToken(snap *plans.Snapshot, credential []byte, now time.Time) (Principal, error) {
-	if len(credential) == 0 || len(credential) > maxTokenBytes {
+	if len(credential) == 0 || v.tokens == nil {
 		return Principal{}, errUnauthorized
 	}
-	s := v.cache.get(credential)
+	s := v.sessions.Get(credential)
 	if s == nil {
+		token := string(credential)
 		var err error
-		if s, err = v.parseToken(string(credential), now); err != nil {
+		if s, err = v.parseToken(token, now); err != nil {
 			return Principal{}, wire.Wrap(wire.Unauthorized, fmt.Errorf("verify token: %w", err))
 		}
-		v.cache.put(s)
+		v.sessions.Put(token, s.expires, *s)
 	}
 	// Time and revocation are judged on every use; only the signature and the shape of the claims are remembered. The
 	// comparisons are those of the parser, so that the first use and the next agree.
+	leeway := v.tokens.Leeway()
 	switch {
-	case !now.Before(s.expires.Add(v.leeway)),
-		!s.notBefore.IsZero() && now.Before(s.notBefore.Add(-v.leeway)),
+	case !now.Before(s.expires.Add(leeway)),
+		!s.notBefore.IsZero() && now.Before(s.notBefore.Add(-leeway)),
 		snap.Revoked(s.jti):
 		return Principal{}, errUnauthorized
 	}
 	return Principal{User: s.user, JTI: s.jti, Cluster: s.cluster, Roles: s.roles}, nil
-}
-
-// sessionCache remembers verified tokens: an open table of two-way sets that is bounded by construction, takes no lock
-// and forgets by overwriting. It is keyed by the whole token; the seed of the hash is secret and new in each process,
-// so nobody can aim at a set.
-type sessionCache struct {
-	seed  maphash.Seed
-	slots []atomic.Pointer[session]
-}
-
-func newSessionCache(size int) sessionCache {
-	n := 2
-	for n < size {
-		n *= 2
-	}
-	return sessionCache{seed: maphash.MakeSeed(), slots: make([]atomic.Pointer[session], n)}
-}
-
-func (c *sessionCache) set(hash uint64) (first, second *atomic.Pointer[session]) {
-	i := hash & uint64(len(c.slots)-1)
-	return &c.slots[i], &c.slots[i^1]
-}
-
-func (c *sessionCache) get(token []byte) *session {
-	first, second := c.set(maphash.Bytes(c.seed, token))
-	if s := first.Load(); s != nil && s.token == string(token) {
-		return s
-	}
-	if s := second.Load(); s != nil && s.token == string(token) {
-		return s
-	}
-	return nil
-}
-
-// put remembers s in the freer way of its set, else in place of the session that ends first.
-func (c *sessionCache) put(s *session) {
-	first, second := c.set(maphash.String(c.seed, s.token))
-	a, b := first.Load(), second.Load()
-	if a == nil || b != nil && a.expires.Before(b.expires) {
-		first.Store(s)
-		return
-	}
-	second.Store(s)
 }
