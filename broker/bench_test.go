@@ -1,18 +1,32 @@
 package broker
 
 import (
+	"fmt"
 	"runtime"
 	"strconv"
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/broker/seal"
+	"github.com/queengate/queengate/broker/segment"
+	"github.com/queengate/queengate/broker/store"
 )
 
 // BenchmarkPushOne pushes one message of 256 bytes per request from 64 producers over loopback, each with a partition
 // of its own: broker, database and producers share the machine.
-func BenchmarkPushOne(b *testing.B) {
-	w := setup(b, nil)
+func BenchmarkPushOne(b *testing.B) { benchmarkPush(b, setup(b, nil)) }
+
+// BenchmarkPushOneEncrypted is BenchmarkPushOne to an encrypted queue.
+func BenchmarkPushOneEncrypted(b *testing.B) {
+	w := setup(b, with(testKey(b, 1)))
+	w.encrypt("bench", true)
+	benchmarkPush(b, w)
+}
+
+func benchmarkPush(b *testing.B, w *world) {
 	const producers = 64
 	client := &fasthttp.Client{MaxConnsPerHost: producers}
 	payload := make([]byte, 240)
@@ -42,6 +56,30 @@ func BenchmarkPushOne(b *testing.B) {
 	close(requests)
 	wg.Wait()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+}
+
+// BenchmarkSealed measures what encryption adds to a request of so many messages of 256 bytes before it is offered: the
+// plain one passes through untouched.
+func BenchmarkSealed(b *testing.B) {
+	w := &Broker{cfg: Config{Encryption: seal.NewRing(testKey(b, 1))}}
+	w.metrics = newMetrics(prometheus.NewRegistry(), w)
+	for _, n := range []int{1, 100} {
+		frames := make([]segment.Frame, n)
+		for i := range frames {
+			frames[i] = segment.Frame{TransactionID: "0195c1b2-7f3a-7000-8000-0123456789ab", Payload: make([]byte, 256)}
+		}
+		for _, encrypted := range []bool{false, true} {
+			to := store.Partition{ID: 1, Queue: "bench", Encrypted: encrypted}
+			b.Run(fmt.Sprintf("%d/encrypted=%t", n, encrypted), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := w.sealed(&to, frames); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
 }
 
 // BenchmarkParkedPoll measures the memory of a parked poll: its connection, handler, ticket and hang-up watch.

@@ -311,6 +311,9 @@ func (b *Broker) Run(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- b.server.Serve(httpkit.HoldbackListener{Listener: ln}) }()
 	b.log.Info("broker is serving", "addr", ln.Addr().String(), "tenancy", b.cfg.Tenancy, "jwt", b.cfg.JWT != nil)
+	if id, ok := b.cfg.Encryption.Active(); ok {
+		b.log.Info("payloads of encrypted queues are sealed", "key", id, "keys", len(b.cfg.Encryption.IDs()))
+	}
 
 	var errs []error
 	select {

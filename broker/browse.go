@@ -106,6 +106,7 @@ type browsed struct {
 	at    int64
 	state standing
 	frame segment.Frame
+	shown shown
 	gone  bool // retention was faster
 }
 
@@ -282,7 +283,8 @@ func (br *browse) open(ctx context.Context) error {
 				return fmt.Errorf("segment %d of partition %d cannot be opened: %w", s.Base, row.lane.ID, err)
 			}
 			row.frame = r.Frame(int(row.at - s.Base))
-			if bytes += len(row.frame.Payload); bytes > maxPageBytes && i > 0 {
+			row.shown = br.b.show(row.lane.BrowseLane, &row.frame)
+			if bytes += len(row.shown.payload); bytes > maxPageBytes && i > 0 {
 				br.cut(i)
 				return nil
 			}
@@ -316,7 +318,7 @@ func (br *browse) append(dst []byte) []byte {
 		n++
 		m := messageRow{
 			lane: r.lane.BrowseLane, state: r.state, transactionID: r.frame.TransactionID, offset: r.at, base: r.head.Base,
-			created: r.head.CreatedAt, frame: r.frame, payload: r.frame.Payload,
+			created: r.head.CreatedAt, frame: r.frame, shown: r.shown,
 			id: segment.MessageID(r.head.CreatedAt, r.at, r.lane.ID),
 		}
 		if d, dead := r.lane.dead[r.at]; dead {
@@ -366,7 +368,7 @@ type messageRow struct {
 	offset, base  int64
 	created       time.Time
 	frame         segment.Frame
-	payload       []byte // nil: gone
+	shown         shown
 	retries       int
 }
 
@@ -403,7 +405,7 @@ func (m *messageRow) append(dst []byte) []byte {
 	dst = append(dst, `,"producerSub":`...)
 	dst = appendOptional(dst, m.frame.ProducerSub)
 	dst = append(dst, `,"payloadAvailable":`...)
-	dst = appendBool(dst, m.payload != nil)
+	dst = appendBool(dst, m.shown.payload != nil)
 	dst = appendInt(dst, `,"segment":{"seq":`, m.base)
 	dst = appendInt(dst, `,"frameIdx":`, m.offset-m.base)
 	dst = appendInt(dst, `},"offset":`, m.offset)
@@ -412,11 +414,10 @@ func (m *messageRow) append(dst []byte) []byte {
 	dst = append(dst, `,"leaseExpiresAt":`...)
 	dst = appendTime(dst, m.state.leasedUntil)
 	dst = append(dst, `,"data":`...)
-	dst = appendJSON(dst, m.payload)
+	dst = appendJSON(dst, m.shown.payload)
 	dst = append(dst, `,"payload":`...)
-	dst = appendJSON(dst, m.payload)
-	dst = append(dst, `,"isEncrypted":`...)
-	dst = appendBool(dst, m.frame.Encrypted)
+	dst = appendJSON(dst, m.shown.payload)
+	dst = m.shown.append(dst)
 	dst = appendInt(dst, `,"retryCount":`, int64(m.retries))
 	return appendInt(dst, `,"queuePriority":`, int64(q.Options.Priority))
 }

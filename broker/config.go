@@ -11,6 +11,7 @@ import (
 
 	"github.com/queengate/queengate/broker/fuse"
 	"github.com/queengate/queengate/broker/janitor"
+	"github.com/queengate/queengate/broker/seal"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -46,6 +47,9 @@ type Config struct {
 	Hostname         string        // names the process in the history of metrics; the machine's name
 	HistoryKeep      time.Duration // how long minutes of metrics are kept; 90 days
 	SubscriptionMode string        // of a group's first pop that names none: "new" (default) or "all"
+
+	// Encryption has the keys of payloads at rest; nil: none. Without one that seals, pushes to encrypted queues are refused.
+	Encryption *seal.Ring
 
 	Fuse              fuse.Config
 	Janitor           janitor.Config // its HistoryKeep is the one above

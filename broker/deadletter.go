@@ -49,7 +49,7 @@ func (b *Broker) listDeadLetters(x *exchange) error {
 			if i > 0 {
 				dst = append(dst, ',')
 			}
-			dst = appendLetter(dst, &page[i])
+			dst = b.appendLetter(dst, x.who.tenant, &page[i])
 		}
 		dst = appendInt(dst, `],"pagination":{"limit":`, int64(limit))
 		dst = appendInt(dst, `,"offset":`, int64(skip))
@@ -64,7 +64,8 @@ func (b *Broker) listDeadLetters(x *exchange) error {
 	return nil
 }
 
-func appendLetter(dst []byte, l *store.Letter) []byte {
+func (b *Broker) appendLetter(dst []byte, tenant uuid.UUID, l *store.Letter) []byte {
+	shown := b.showLetter(tenant, l)
 	dst = append(dst, `{"id":`...)
 	dst = wire.AppendUUID(dst, l.ID)
 	dst = append(dst, `,"transactionId":`...)
@@ -81,7 +82,8 @@ func appendLetter(dst []byte, l *store.Letter) []byte {
 	dst = wire.AppendString(dst, l.Error)
 	dst = appendInt(dst, `,"retryCount":`, int64(l.RetryCount))
 	dst = append(dst, `,"data":`...)
-	dst = appendJSON(dst, l.Payload)
+	dst = appendJSON(dst, shown.payload)
+	dst = shown.append(dst)
 	dst = append(dst, `,"producerSub":null,"messageId":`...)
 	if l.MessageID == uuid.Nil {
 		dst = append(dst, "null"...)

@@ -2,58 +2,138 @@ package broker
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/queengate/queengate/broker/park"
+	"github.com/queengate/queengate/broker/seal"
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/wire"
 )
 
 // open turns claimed segments into the answer of a pop, and into what the lease registry remembers of it.
+//
+// Of a partition with a message that cannot be decrypted only what comes before it is delivered: the verdict then ends
+// there. The rest stays leased until the lease ends, so that the other partitions of the queue have their turn before it
+// is tried again, and nothing of it is passed over. The error is about such a message when nothing else is left.
 func (b *Broker) open(got *claimed, key park.Key, autoAck bool) (*wire.PopAnswer, []delivered, error) {
-	first := &got.verdicts[0]
-	a := &wire.PopAnswer{
-		Queue: got.queue, Partition: first.Name, PartitionID: first.UID, Group: key.Group,
-		PartitionsClaimed: len(got.verdicts), Messages: make([]wire.Message, 0, count(got.verdicts)),
-	}
-	if !autoAck {
-		a.LeaseID = got.worker.String()
-		a.LeaseExpiresAt = first.Expires
-	}
+	a := &wire.PopAnswer{Group: key.Group, Queue: got.queue, Messages: make([]wire.Message, 0, count(got.verdicts))}
 	leased := make([]delivered, 0, len(got.verdicts))
+	var unread error
 	for i := range got.verdicts {
 		v := &got.verdicts[i]
-		if !autoAck && v.Expires.Before(a.LeaseExpiresAt) {
-			a.LeaseExpiresAt = v.Expires
-		}
 		d := delivered{partition: v.PartitionID, uid: v.UID, after: v.After}
-		for j := range v.Segments {
-			s := &v.Segments[j]
-			r, err := b.segments.open(v.PartitionID, s)
-			if err != nil {
-				return nil, nil, fmt.Errorf("segment %d of partition %d: %w", s.Base, v.PartitionID, err)
-			}
-			if int64(r.Len()) != s.End-s.Base+1 {
-				return nil, nil, fmt.Errorf("segment %d of partition %d has %d messages, its row says %d",
-					s.Base, v.PartitionID, r.Len(), s.End-s.Base+1)
-			}
-			for offset := max(s.Base, v.After+1); offset <= min(s.End, v.Through); offset++ {
-				f := r.Frame(int(offset - s.Base))
-				a.Messages = append(a.Messages, wire.Message{
-					ID: segment.MessageID(s.CreatedAt, offset, v.PartitionID), TransactionID: f.TransactionID, TraceID: f.TraceID,
-					Data: f.Payload, ProducerSub: f.ProducerSub, CreatedAt: s.CreatedAt, PartitionID: v.UID, Partition: v.Name,
-					Queue: got.queues[i], Offset: offset, DeliveryAttempt: v.Attempt,
-				})
-				if !autoAck {
-					d.add(offset, segment.HashID(f.TransactionID))
-				}
-			}
+		before := len(a.Messages)
+		at := seal.Place{Tenant: key.Tenant, Queue: got.queues[i], Partition: v.PartitionID}
+		known := &d
+		if autoAck {
+			known = nil
+		}
+		sealed, err := b.openBatch(a, known, v, &at)
+		if err != nil {
+			return nil, nil, err
+		}
+		if sealed != nil {
+			unread = sealed
+			b.log.Error("a message cannot be decrypted", "tenant", at.Tenant, "queue", at.Queue, "partition", v.Name,
+				"offset", v.Through+1, "group", key.Group, "err", sealed)
+		}
+		if len(a.Messages) == before {
+			continue
+		}
+		if a.PartitionsClaimed++; a.PartitionsClaimed == 1 {
+			a.Partition, a.PartitionID = v.Name, v.UID
+		}
+		if !autoAck && (a.LeaseExpiresAt.IsZero() || v.Expires.Before(a.LeaseExpiresAt)) {
+			a.LeaseExpiresAt = v.Expires
 		}
 		leased = append(leased, d)
 	}
+	if len(a.Messages) == 0 && unread != nil {
+		return nil, nil, unread
+	}
+	if !autoAck {
+		a.LeaseID = got.worker.String()
+	}
 	return a, leased, nil
+}
+
+// openBatch appends the messages of one partition, and to d, unless it is nil, what the lease registry remembers of them,
+// up to a message that cannot be decrypted: sealed says why.
+func (b *Broker) openBatch(a *wire.PopAnswer, d *delivered, v *store.Claimed, at *seal.Place) (sealed, err error) {
+	for j := range v.Segments {
+		s := &v.Segments[j]
+		r, err := b.segments.open(v.PartitionID, s)
+		if err != nil {
+			return nil, fmt.Errorf("segment %d of partition %d: %w", s.Base, v.PartitionID, err)
+		}
+		if int64(r.Len()) != s.End-s.Base+1 {
+			return nil, fmt.Errorf("segment %d of partition %d has %d messages, its row says %d",
+				s.Base, v.PartitionID, r.Len(), s.End-s.Base+1)
+		}
+		for offset := max(s.Base, v.After+1); offset <= min(s.End, v.Through); offset++ {
+			f := r.Frame(int(offset - s.Base))
+			data, err := b.payload(at, &f)
+			if err != nil {
+				v.Through = offset - 1
+				return err, nil
+			}
+			a.Messages = append(a.Messages, wire.Message{
+				ID: segment.MessageID(s.CreatedAt, offset, v.PartitionID), TransactionID: f.TransactionID, TraceID: f.TraceID,
+				Data: data, ProducerSub: f.ProducerSub, CreatedAt: s.CreatedAt, PartitionID: v.UID, Partition: v.Name,
+				Queue: at.Queue, Offset: offset, DeliveryAttempt: v.Attempt,
+			})
+			if d != nil {
+				d.add(offset, segment.HashID(f.TransactionID))
+			}
+		}
+	}
+	return nil, nil
+}
+
+// settleSealed acknowledges what a pop under autoAck was given under a lease, since it might not have been possible to
+// decrypt it, and takes back from the answer what could not be acknowledged: it comes again.
+func (p *popping) settleSealed(got *claimed, a *wire.PopAnswer) error {
+	var groups []store.AckGroup
+	for i := range a.Messages {
+		if m := &a.Messages[i]; got.leases(m.PartitionID) && (i+1 == len(a.Messages) || a.Messages[i+1].PartitionID != m.PartitionID) {
+			groups = append(groups, store.AckGroup{
+				Tenant: p.key.Tenant, Partition: m.PartitionID, Group: p.key.Group, Lease: got.worker.String(),
+				Items: []store.AckItem{{Hash: segment.HashID(m.TransactionID), Status: wire.AckCompleted, Offset: m.Offset}},
+			})
+		}
+	}
+	if len(groups) == 0 {
+		return nil
+	}
+	var failed error
+	for _, c := range p.b.acks.do(p.key.Tenant, groups...) {
+		switch {
+		case c.err != nil:
+			failed = c.err
+		case !c.out.Items[0].Success:
+			failed = fmt.Errorf("the lease of a pop under autoAck: %s", c.out.Items[0].Error)
+		default:
+			p.b.settled(&c.in, &c.out)
+			continue
+		}
+		a.Messages = slices.DeleteFunc(a.Messages, func(m wire.Message) bool { return m.PartitionID == c.in.Partition })
+		a.PartitionsClaimed--
+	}
+	if len(a.Messages) == 0 {
+		return failed
+	}
+	a.Partition, a.PartitionID = a.Messages[0].Partition, a.Messages[0].PartitionID
+	return nil
+}
+
+// leases reports whether the partition of the claim is leased.
+func (c *claimed) leases(partition uuid.UUID) bool {
+	return slices.ContainsFunc(c.verdicts, func(v store.Claimed) bool { return v.UID == partition && !v.Expires.IsZero() })
 }
 
 func count(vs []store.Claimed) (n int64) {
@@ -64,14 +144,12 @@ func count(vs []store.Claimed) (n int64) {
 }
 
 // deliver answers with what was claimed. If the client has gone meanwhile, the leases are released without a charge,
-// so that nothing stays leased to nobody; under autoAck the messages are consumed, as the client chose.
+// so that nothing stays leased to nobody; under autoAck what is not leased is consumed, as the client chose.
 func (p *popping) deliver(got *claimed) error {
 	if p.watch != nil {
 		select {
 		case <-p.watch.Gone():
-			if !p.q.AutoAck {
-				p.release(got)
-			}
+			p.release(got)
 			return p.end(park.Gone)
 		default:
 		}
@@ -79,6 +157,11 @@ func (p *popping) deliver(got *claimed) error {
 	answer, delivered, err := p.b.open(got, p.key, p.q.AutoAck)
 	if err != nil {
 		return err
+	}
+	if p.q.AutoAck {
+		if err := p.settleSealed(got, answer); err != nil {
+			return err
+		}
 	}
 	p.advise(len(answer.Messages))
 	answer.Conflation, answer.Conflict, answer.Autopilot = p.q.Conflation || p.conflate, p.conflict, p.pilot
@@ -104,13 +187,16 @@ func firstDeliveries(a *wire.PopAnswer) (n int) {
 
 // release ends the leases of a claim that nobody will work on. A failure costs the lease time and no message.
 func (p *popping) release(got *claimed) {
-	groups := make([]store.AckGroup, len(got.verdicts))
+	groups := make([]store.AckGroup, 0, len(got.verdicts))
 	for i := range got.verdicts {
 		v := &got.verdicts[i]
-		groups[i] = store.AckGroup{
+		if v.Expires.IsZero() {
+			continue
+		}
+		groups = append(groups, store.AckGroup{
 			Tenant: p.key.Tenant, Partition: v.UID, Group: p.key.Group, Lease: got.worker.String(),
 			Items: []store.AckItem{{Hash: p.b.firstHash(v), Status: wire.AckRetry, Offset: v.After + 1}},
-		}
+		})
 	}
 	for _, c := range p.b.acks.do(p.key.Tenant, groups...) {
 		if c.err != nil {

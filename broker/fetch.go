@@ -8,9 +8,11 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/broker/park"
+	"github.com/queengate/queengate/broker/seal"
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/httpkit"
@@ -155,7 +157,7 @@ func (f *fetching) answer() error {
 		}
 		out.HighWatermark, out.LogStart = r.LastOffset+1, r.LogStart
 		if out.Error == "" {
-			out.Records = cutRecords(e, r, opened, &total)
+			out.Records, out.Error = f.b.cutRecords(f.x.who.tenant, e, r, opened, &total)
 			records += len(out.Records)
 		}
 	}
@@ -165,28 +167,39 @@ func (f *fetching) answer() error {
 }
 
 // cutRecords takes the messages of an entry until its bytes, its records or the bytes of the whole answer are spent. The
-// first one is taken whatever its size, unless the answer is full.
-func cutRecords(e *wire.FetchEntry, r *store.Range, opened map[segmentKey]*segment.Reader, total *int64) []wire.Record {
-	var out []wire.Record
+// first one is taken whatever its size, unless the answer is full. It stops before a message that cannot be decrypted;
+// when that is the first, fault says so.
+func (b *Broker) cutRecords(tenant uuid.UUID, e *wire.FetchEntry, r *store.Range, opened map[segmentKey]*segment.Reader, total *int64) (out []wire.Record, fault string) {
+	at := seal.Place{Tenant: tenant, Queue: e.Queue, Partition: r.PartitionID}
 	var bytes int64
 	for j := range r.Segments {
 		s := &r.Segments[j]
 		reader := opened[segmentKey{r.PartitionID, s.Base}]
 		if reader == nil {
-			return out // retention was quicker; the next fetch learns where the log begins now
+			return out, "" // retention was quicker; the next fetch learns where the log begins now
 		}
 		for offset := max(s.Base, e.Offset); offset <= s.End; offset++ {
 			m := reader.Frame(int(offset - s.Base))
-			n := int64(len(m.Payload))
-			if len(out) == maxFetchRecords || (len(out) > 0 && bytes+n > e.MaxBytes) || (*total > 0 && *total+n > maxFetchTotal) {
-				return out
+			payload, err := b.payload(&at, &m)
+			switch {
+			case err == nil:
+			case len(out) > 0:
+				return out, ""
+			case wire.AsError(err).Code == wire.EncryptionKeyMissing:
+				return nil, wire.KeyMissing
+			default:
+				return nil, wire.CorruptMessage
 			}
-			out = append(out, wire.Record{Offset: offset, TransactionID: m.TransactionID, Payload: m.Payload, At: s.CreatedAt})
+			n := int64(len(payload))
+			if len(out) == maxFetchRecords || (len(out) > 0 && bytes+n > e.MaxBytes) || (*total > 0 && *total+n > maxFetchTotal) {
+				return out, ""
+			}
+			out = append(out, wire.Record{Offset: offset, TransactionID: m.TransactionID, Payload: payload, At: s.CreatedAt})
 			bytes += n
 			*total += n
 		}
 	}
-	return out
+	return out, ""
 }
 
 // openAll opens the segments of all ranges, those that are not in the cache after one statement that reads their bytes.

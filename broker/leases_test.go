@@ -109,7 +109,7 @@ func TestAClaimForAClientThatHasGoneIsReleased(t *testing.T) {
 	if err := w.pool.QueryRow(t.Context(), "SELECT uid FROM queen.log_partitions").Scan(&v.UID); err != nil {
 		t.Fatal(err)
 	}
-	v.After = -1
+	v.After, v.Expires = -1, time.Now().Add(time.Minute)
 	var s store.StoredSegment
 	if err := w.pool.QueryRow(t.Context(), "SELECT base_offset, end_offset, blob FROM queen.log_segments ORDER BY base_offset LIMIT 1").Scan(
 		&s.Base, &s.End, &s.Blob,

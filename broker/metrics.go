@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/broker/seal"
 	"github.com/queengate/queengate/internal/bearer"
 	"github.com/queengate/queengate/wire"
 )
@@ -30,6 +31,9 @@ type metrics struct {
 	calls    map[string]tally                  // push, pop, ack
 	flights  map[string]flights                // pop, ack
 	pops     map[bool]prometheus.Counter       // by whether the pop names its partition
+	sealed   prometheus.Counter                // payloads encrypted
+	opened   map[seal.KeyID]prometheus.Counter // payloads decrypted, by key
+	unopened map[wire.Code]prometheus.Counter  // payloads that could not be, by reason
 	fills    prometheus.Counter
 	fillTime prometheus.Counter                   // microseconds
 	refused  map[bearer.Reason]prometheus.Counter // nil without JWT
@@ -103,6 +107,22 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 	reg.MustRegister(fired, items, flight, rtt)
 	for _, op := range []string{"pop", "ack"} {
 		m.flights[op] = flights{fired.WithLabelValues(op), items.WithLabelValues(op), flight.WithLabelValues(op), rtt.WithLabelValues(op)}
+	}
+
+	m.sealed = counter("queengate_broker_sealed_total", "Payloads that were encrypted to be stored.")
+	opened := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "queengate_broker_opened_total", Help: "Payloads that were decrypted, by the id of their key.",
+	}, []string{"key"})
+	unopened := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "queengate_broker_unopened_total", Help: "Payloads that could not be decrypted: their key is not configured, or they are not what was stored.",
+	}, []string{"reason"})
+	reg.MustRegister(opened, unopened)
+	m.opened, m.unopened = map[seal.KeyID]prometheus.Counter{}, map[wire.Code]prometheus.Counter{}
+	for _, id := range b.cfg.Encryption.IDs() {
+		m.opened[id] = opened.WithLabelValues(id.String())
+	}
+	for _, reason := range []wire.Code{wire.EncryptionKeyMissing, wire.MessageCorrupt} {
+		m.unopened[reason] = unopened.WithLabelValues(string(reason))
 	}
 
 	gauge := func(name, help string, f func() float64) {

@@ -400,7 +400,7 @@ func (p *popping) report(gates []store.Gate, verdicts []store.Claimed) {
 		switch v.Status {
 		case store.ClaimTook:
 			o.Kind = park.Acked
-			if !p.q.AutoAck {
+			if !v.Expires.IsZero() {
 				clock.learn(v.Expires.Add(-gates[min(i, len(gates)-1)].Lease), now)
 				o.Kind, o.Until = park.Leased, clock.local(v.Expires)
 			}

@@ -13,7 +13,8 @@ import (
 	"github.com/queengate/queengate/wire"
 )
 
-// pushRepeats is how often items are offered again whose partition was deleted between its look-up and the write.
+// pushRepeats is how often items are offered again whose partition was deleted, or its queue's encryption switched on,
+// between the look-up and the write.
 const pushRepeats = 2
 
 // push stores the items of a request and answers 201 with a verdict for each, in request order.
@@ -172,14 +173,14 @@ func (p *pushBatch) submit(groups []*pushGroup) {
 	for _, g := range groups {
 		if g.redo == nil {
 			g.out = make([]fuse.Result, len(g.frames))
-			p.b.fuser.Start(g.partition, g.frames, g.out, wg.Done)
+			p.start(g, g.frames, g.out, wg.Done)
 			continue
 		}
 		frames, out := make([]segment.Frame, len(g.redo)), make([]fuse.Result, len(g.redo))
 		for i, at := range g.redo {
 			frames[i] = g.frames[at]
 		}
-		p.b.fuser.Start(g.partition, frames, out, func() {
+		p.start(g, frames, out, func() {
 			for i, at := range g.redo {
 				g.out[at] = out[i]
 			}
@@ -189,7 +190,22 @@ func (p *pushBatch) submit(groups []*pushGroup) {
 	wg.Wait()
 }
 
-// missing returns the groups with frames whose partition had vanished, prepared to be offered again.
+// start offers frames of a group in the form in which its partition takes them.
+func (p *pushBatch) start(g *pushGroup, frames []segment.Frame, out []fuse.Result, done func()) {
+	stored, err := p.b.sealed(&g.partition, frames)
+	if err != nil {
+		e := wire.AsError(err)
+		for i := range out {
+			out[i] = fuse.Result{Err: e}
+		}
+		done()
+		return
+	}
+	p.b.fuser.Start(g.partition, stored, out, done)
+}
+
+// missing returns the groups with frames whose partition had vanished, or is encrypted since it was resolved, prepared
+// to be offered again.
 func (p *pushBatch) missing() (again []*pushGroup) {
 	for _, g := range p.groups {
 		g.redo = nil
@@ -239,7 +255,7 @@ func (p *pushBatch) results() ([]wire.PushResult, *wire.Error) {
 		r := wire.PushResult{Index: i, TransactionID: g.frames[at.frame].TransactionID, Queue: g.pair.Queue}
 		switch {
 		case v.Err != nil || v.Missing:
-			e := &wire.Error{Code: wire.Internal, Detail: "the queue is being deleted"}
+			e := &wire.Error{Code: wire.Internal, Detail: "the queue is being deleted or configured"}
 			if v.Err != nil {
 				e = wire.AsError(v.Err)
 			}

@@ -24,6 +24,9 @@ func (b *Broker) configure(x *exchange) error {
 	}
 	b.names.forget(x.who.tenant, req.Queue)
 	b.hints.changed()
+	if q.Options.EncryptionEnabled && !b.cfg.Encryption.Seals() {
+		b.log.Warn("an encrypted queue takes no message from this broker: it has no key", "tenant", q.Tenant, "queue", q.Name)
+	}
 	x.reply(fasthttp.StatusOK, func(dst []byte) []byte {
 		dst = append(dst, `{"configured":true,"queueId":`...)
 		dst = wire.AppendUUID(dst, q.UID)

@@ -159,7 +159,7 @@ func TestARedriveSurvivesItsBroker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, second := moveOf(t, db, part[0], page[:40], dead), moveOf(t, db, part[0], page[40:80], dead)
+	first, second := w.moveOf(t, db, part[0], page[:40], dead), w.moveOf(t, db, part[0], page[40:80], dead)
 	if v, err := db.MoveLetters(t.Context(), first); err != nil || v.Outcome != store.MoveDone {
 		t.Fatalf("%+v %v", v, err)
 	}
@@ -189,7 +189,7 @@ func TestARedriveSurvivesItsBroker(t *testing.T) {
 	}
 }
 
-func moveOf(t *testing.T, db *store.Store, to store.Partition, items []store.RedriveItem, r *store.Redrive) *store.Move {
+func (w *world) moveOf(t *testing.T, db *store.Store, to store.Partition, items []store.RedriveItem, r *store.Redrive) *store.Move {
 	t.Helper()
 	ids := make([]uuid.UUID, len(items))
 	for i := range items {
@@ -199,7 +199,10 @@ func moveOf(t *testing.T, db *store.Store, to store.Partition, items []store.Red
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newMove(DefaultTenant, to, "", inOrder(letters, ids))
+	m, err := w.b.newMove(DefaultTenant, to, "", inOrder(letters, ids))
+	if err != nil {
+		t.Fatal(err)
+	}
 	m.Redrive = r
 	return m
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queengate/queengate/broker/seal"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/wire"
@@ -138,6 +139,8 @@ type redriveRun struct {
 	next time.Time // when the rate allows the next letter
 	beat time.Time // the last sign of life
 	done int       // steps that were committed
+
+	unopened int // letters of the page that could not be decrypted; they stay
 }
 
 // persist runs all, and again when the database has undone a step: what is wrong may pass. What does not pass within a
@@ -180,12 +183,13 @@ func (run *redriveRun) all(ctx context.Context) (reason string, err error) {
 			return "", err
 		}
 		failed := 0
+		run.unopened = 0
 		for _, lane := range run.lanes(page, &failed) {
 			if reason, err := run.lane(ctx, lane); reason != "" || err != nil {
 				return reason, err
 			}
 		}
-		held, err := run.b.db.SettleRedrive(ctx, run.r, page[len(page)-1].LetterKey, failed)
+		held, err := run.b.db.SettleRedrive(ctx, run.r, page[len(page)-1].LetterKey, failed+run.unopened)
 		if err != nil {
 			return "", err
 		}
@@ -303,7 +307,7 @@ func (run *redriveRun) chunk(items []store.RedriveItem, seen map[uuid.UUID]bool)
 	return most
 }
 
-// move moves a chunk, waiting for its turn; if some of it changed meanwhile, one by one.
+// move moves a chunk, waiting for its turn; if some of it changed meanwhile or cannot be decrypted, one by one.
 func (run *redriveRun) move(ctx context.Context, to store.Partition, items []store.RedriveItem, verified int64) (reason string, err error) {
 	if err := run.wait(ctx, len(items)); err != nil {
 		return "", err
@@ -322,7 +326,18 @@ func (run *redriveRun) move(ctx context.Context, to store.Partition, items []sto
 	if len(letters) == 0 {
 		return "", nil // others were faster
 	}
-	m := newMove(run.r.Tenant, to, run.r.Producer, letters)
+	m, err := run.b.newMove(run.r.Tenant, to, run.r.Producer, letters)
+	switch {
+	case err == nil:
+	case errors.Is(err, seal.ErrNoKey):
+		return "", err // a broker with a key goes on
+	case len(letters) == 1:
+		run.unopened++
+		run.b.log.Error("a dead letter cannot be decrypted", "redrive", run.r.ID, "letter", letters[0].ID, "err", err)
+		return "", nil
+	default:
+		return run.each(ctx, to, items)
+	}
 	m.Verified, m.Redrive = verified, run.r
 	v, err := run.b.move(m)
 	switch {
@@ -332,6 +347,10 @@ func (run *redriveRun) move(ctx context.Context, to store.Partition, items []sto
 		return "", errLost
 	case v.Outcome == store.MoveMissing:
 		return run.missing(), nil
+	case v.Outcome == store.MovePlain:
+		to.Encrypted = true // since it was looked up
+		run.next = run.next.Add(-run.cost(len(items)))
+		return run.move(ctx, to, items, verified)
 	}
 	run.beat = time.Now()
 	if v.Outcome == store.MoveDone {
@@ -340,7 +359,11 @@ func (run *redriveRun) move(ctx context.Context, to store.Partition, items []sto
 	if v.Outcome == store.MoveDone || len(letters) == 1 {
 		return "", nil
 	}
-	// Some are gone, held by another, or were in the log: each for itself, and their share of the rate is paid.
+	return run.each(ctx, to, items) // some are gone, held by another, or were in the log
+}
+
+// each moves the letters of a chunk one by one; their share of the rate is paid.
+func (run *redriveRun) each(ctx context.Context, to store.Partition, items []store.RedriveItem) (reason string, err error) {
 	for i := range items {
 		run.next = run.next.Add(-run.cost(1))
 		if reason, err := run.move(ctx, to, items[i:i+1], -1); reason != "" || err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/broker/fuse"
+	"github.com/queengate/queengate/broker/seal"
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/wire"
@@ -17,7 +18,7 @@ import (
 // transaction id made of the letter's own: however often it is asked for, the message returns once. Every group sees
 // it again. Redrives (redrive.go) move letters the same way.
 
-// replayTries is how often a replay looks again for a destination that was deleted under it.
+// replayTries is how often a replay looks again for a destination that was deleted, or became encrypted, under it.
 const replayTries = 3
 
 // replayDeadLetter replays the letter with the id of the path, to another partition when the body names one.
@@ -87,7 +88,10 @@ func (b *Broker) replay(x *exchange, l *store.Letter, to store.Pair) error {
 		if part.ID == 0 {
 			return x.letterGone(l.ID) // deleted with its partition
 		}
-		m := newMove(x.who.tenant, part, x.who.subject, []store.Letter{*l})
+		m, err := b.newMove(x.who.tenant, part, x.who.subject, []store.Letter{*l})
+		if err != nil {
+			return x.unmoved(l.ID, err)
+		}
 		if m.Verified, _, err = b.vouch(part, m.Letters); err != nil {
 			return x.unmoved(l.ID, err)
 		}
@@ -105,7 +109,7 @@ func (b *Broker) replay(x *exchange, l *store.Letter, to store.Pair) error {
 		}
 		b.names.forget(x.who.tenant, part.Queue)
 	}
-	return x.unmoved(l.ID, wire.Errorf(wire.NotFound, "the queue is being deleted"))
+	return x.unmoved(l.ID, wire.Errorf(wire.NotFound, "the queue is being deleted or configured"))
 }
 
 // destination finds where a letter goes: the named partition, which is created under the caller's caps if need be, or
@@ -132,17 +136,31 @@ func (b *Broker) destination(x *exchange, l *store.Letter, to store.Pair) (store
 }
 
 // newMove packs letters into the segment that carries them back, in their order.
-func newMove(tenant uuid.UUID, to store.Partition, producer string, letters []store.Letter) *store.Move {
-	m := &store.Move{Tenant: tenant, Partition: to, Verified: -1}
+//
+// What was encrypted stays so: a letter is sealed anew for the place it goes to, whether or not the queue there is
+// encrypted, and so are those that travel with it. Errors: wire.EncryptionKeyMissing, wire.MessageCorrupt.
+func (b *Broker) newMove(tenant uuid.UUID, to store.Partition, producer string, letters []store.Letter) (*store.Move, error) {
+	m := &store.Move{Tenant: tenant, Partition: to, Verified: -1, Sealed: to.Encrypted}
 	frames := make([]segment.Frame, len(letters))
 	for i := range letters {
 		l := &letters[i]
+		payload, err := b.letterPayload(tenant, l)
+		if err != nil {
+			return nil, err
+		}
+		m.Sealed = m.Sealed || seal.Is(l.Payload)
 		m.Letters = append(m.Letters, l.ID)
-		m.RawBytes += int64(len(l.Payload))
-		frames[i] = segment.Frame{TransactionID: store.LetterPrefix + l.ID.String(), Payload: l.Payload, ProducerSub: producer}
+		m.RawBytes += int64(len(payload))
+		frames[i] = segment.Frame{TransactionID: store.LetterPrefix + l.ID.String(), Payload: payload, ProducerSub: producer}
+	}
+	if m.Sealed {
+		var err error
+		if frames, err = b.sealAll(&to, frames); err != nil {
+			return nil, err
+		}
 	}
 	m.Blob, m.Hashes = segment.Encode(nil, frames), segment.AppendHashes(nil, frames)
-	return m
+	return m, nil
 }
 
 // vouch reads the partition's recent transaction ids without a lock, so that the probe under the lock has only the

@@ -19,7 +19,8 @@ const (
 	// maxTransactions bounds those in the database at a time: each holds row locks, and beyond a few more of them only
 	// wait for each other. It leaves sessions to pushes, pops and acks.
 	maxTransactions = 8
-	// transactionRepeats is how often a transaction is offered again whose partition was deleted before the write.
+	// transactionRepeats is how often a transaction is offered again whose partition was deleted, or its queue's
+	// encryption switched on, before the write.
 	transactionRepeats = 2
 )
 
@@ -169,12 +170,12 @@ func (t *transactionCall) run() error {
 			return nil
 		}
 		for i := range t.verdict.Pushes {
-			if t.verdict.Pushes[i].Status == store.PushMissing {
+			if s := t.verdict.Pushes[i].Status; s == store.PushMissing || s == store.PushPlain {
 				t.b.names.forget(t.who.tenant, t.batch.groups[i].pair.Queue)
 			}
 		}
 	}
-	return &wire.Error{Code: wire.Internal, Detail: "the queue is being deleted"}
+	return &wire.Error{Code: wire.Internal, Detail: "the queue is being deleted or configured"}
 }
 
 // attempt asks the database once, while the fuser keeps away from the partitions: so the watermarks of its dedup cache
@@ -189,7 +190,7 @@ func (t *transactionCall) attempt() error {
 	defer held.Release()
 	t.in.Pushes = make([]store.Segment, len(groups))
 	for i, g := range groups {
-		sg, err := g.segment(t.who.tenant)
+		sg, err := t.b.segment(g, t.who.tenant)
 		if err != nil {
 			return err
 		}
@@ -244,12 +245,16 @@ func (t *transactionCall) settled(g *store.AckGroup, v *store.AckVerdict) {
 	}
 }
 
-// segment encodes the group's frames, not yet offered to anybody.
-func (g *pushGroup) segment(tenant uuid.UUID) (store.Segment, error) {
+// segment encodes the frames of a group, not yet offered to anybody.
+func (b *Broker) segment(g *pushGroup, tenant uuid.UUID) (store.Segment, error) {
+	frames, err := b.sealed(&g.partition, g.frames)
+	if err != nil {
+		return store.Segment{}, err
+	}
 	var raw, size int64
-	for i := range g.frames {
-		f := &g.frames[i]
-		raw += int64(len(f.Payload))
+	for i := range frames {
+		f := &frames[i]
+		raw += int64(f.SentBytes())
 		size += int64(len(f.Payload) + len(f.TransactionID) + len(f.ProducerSub) + len(f.TraceID))
 	}
 	if size > segment.MaxBody/2 {
@@ -257,8 +262,8 @@ func (g *pushGroup) segment(tenant uuid.UUID) (store.Segment, error) {
 	}
 	return store.Segment{
 		PartitionID: g.partition.ID, Tenant: tenant, Count: len(g.frames), RawBytes: raw,
-		DedupWindow: g.partition.DedupWindow,
-		Blob:        segment.Encode(nil, g.frames), Hashes: segment.AppendHashes(nil, g.frames),
+		DedupWindow: g.partition.DedupWindow, Sealed: g.partition.Encrypted,
+		Blob: segment.Encode(nil, frames), Hashes: segment.AppendHashes(nil, frames),
 	}, nil
 }
 

@@ -45,6 +45,8 @@ const (
 	Draining             Code = "draining"
 	Maintenance          Code = "maintenance"
 	KeysUnavailable      Code = "keys_unavailable"
+	EncryptionKeyMissing Code = "encryption_key_missing"
+	MessageCorrupt       Code = "message_corrupt"
 )
 
 // Retry says what a caller may hope for from repeating a request as it is.
@@ -97,6 +99,8 @@ var catalogue = map[Code]spec{
 	Draining:             {503, RetryAfter, "the process is shutting down"},
 	Maintenance:          {503, RetryAfter, "an operator has stopped pushes for maintenance"},
 	KeysUnavailable:      {500, Backoff, "the keys of tokens are not available"},
+	EncryptionKeyMissing: {503, Backoff, "the queue is encrypted and the broker lacks the key"},
+	MessageCorrupt:       {500, Backoff, "the message is not what was stored"},
 }
 
 // Codes returns every code of the catalogue in no particular order.

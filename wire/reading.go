@@ -325,6 +325,8 @@ const maxMillis = 253402300799999
 const (
 	UnknownTopicOrPartition = "UNKNOWN_TOPIC_OR_PARTITION" // the queue does not exist
 	OffsetOutOfRange        = "OFFSET_OUT_OF_RANGE"        // before the log's start or behind its end
+	KeyMissing              = "ENCRYPTION_KEY_MISSING"     // the message at the offset is encrypted with a key the broker lacks
+	CorruptMessage          = "CORRUPT_MESSAGE"            // the message at the offset is not what was stored
 	BadCursor               = "BAD_CURSOR"
 )
 

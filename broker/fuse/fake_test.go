@@ -33,7 +33,8 @@ type fakeDB struct {
 	mu     sync.Mutex
 	clock  time.Time // of the database
 	parts  map[int64]*fakePart
-	busy   map[int64]int // how many more calls find the row held
+	busy   map[int64]int  // how many more calls find the row held
+	closed map[int64]bool // take sealed segments only
 	calls  []call
 	flying map[int64]bool
 	probed int // rows looked at by probes
@@ -68,7 +69,7 @@ type offered struct {
 }
 
 func newFake(t fatalist, partitions ...int64) *fakeDB {
-	db := &fakeDB{t: t, parts: map[int64]*fakePart{}, busy: map[int64]int{}, flying: map[int64]bool{}, clock: time.UnixMilli(1_700_000_000_000)}
+	db := &fakeDB{t: t, parts: map[int64]*fakePart{}, busy: map[int64]int{}, closed: map[int64]bool{}, flying: map[int64]bool{}, clock: time.UnixMilli(1_700_000_000_000)}
 	for _, p := range partitions {
 		db.parts[p] = &fakePart{}
 	}
@@ -130,9 +131,10 @@ func (db *fakeDB) check(s store.Segment) offered {
 		db.t.Errorf("segment of partition %d: %d frames, %d hash bytes, %v", s.PartitionID, s.Count, len(s.Hashes), err)
 		return o
 	}
-	raw := int64(0)
+	raw, sealed := int64(0), true
 	for i := range r.Len() {
 		f := r.Frame(i)
+		sealed = sealed && f.Encrypted
 		raw += int64(len(f.Payload))
 		if store.Hash(s.Hashes[16*i:]) != segment.HashID(f.TransactionID) {
 			db.t.Errorf("hash %d of partition %d is not that of %q", i, s.PartitionID, f.TransactionID)
@@ -145,6 +147,9 @@ func (db *fakeDB) check(s store.Segment) offered {
 	if raw != s.RawBytes {
 		db.t.Errorf("partition %d: RawBytes %d, want %d", s.PartitionID, s.RawBytes, raw)
 	}
+	if sealed != s.Sealed {
+		db.t.Errorf("partition %d: Sealed %v, want %v", s.PartitionID, s.Sealed, sealed)
+	}
 	return o
 }
 
@@ -156,6 +161,9 @@ func (db *fakeDB) verdict(s store.Segment, wait bool, ids []string) store.PushVe
 	if db.busy[s.PartitionID] > 0 && !wait {
 		db.busy[s.PartitionID]--
 		return store.PushVerdict{Status: store.PushBusy}
+	}
+	if db.closed[s.PartitionID] && !s.Sealed {
+		return store.PushVerdict{Status: store.PushPlain}
 	}
 	stamp := p.stamp(db.clock)
 	last := int64(len(p.messages)) - 1

@@ -118,12 +118,14 @@ func (w *worker) encode(parts []part) []store.Segment {
 	for _, p := range parts {
 		w.builder.Reset()
 		var raw int64
+		sealed := true
 		for _, i := range p.live {
 			it := &p.batch.items[i]
 			frame := &it.push.frames[it.frame]
 			w.builder.Add(frame)
 			w.hashes = append(w.hashes, it.hash()[:]...)
-			raw += int64(len(frame.Payload))
+			raw += int64(frame.SentBytes())
+			sealed = sealed && frame.Encrypted
 		}
 		w.cuts = append(w.cuts, len(w.blob), len(w.hashes)-16*len(p.live))
 		w.blob = w.builder.Append(w.blob)
@@ -134,6 +136,7 @@ func (w *worker) encode(parts []part) []store.Segment {
 			RawBytes:    raw,
 			Verified:    p.batch.verified,
 			DedupWindow: p.batch.part.DedupWindow,
+			Sealed:      sealed,
 		})
 	}
 	// The buffers may have moved while they grew, so they are cut only now.
@@ -177,6 +180,11 @@ func (w *worker) apply(p *part, v *store.PushVerdict) {
 		bt.skips++
 		bt.alone = bt.alone || bt.skips >= maxSkips
 		bt.keep(p.live, bt.verified)
+	case store.PushPlain:
+		// One frame that is plaintext refuses them all; who sealed its own loses nothing by offering it again.
+		for _, i := range p.live {
+			w.decide(bt, i, Result{Missing: true})
+		}
 	case store.PushMissing:
 		for _, i := range p.live {
 			w.decide(bt, i, Result{Missing: true})

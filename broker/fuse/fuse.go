@@ -64,7 +64,7 @@ type Result struct {
 	Offset    int64
 	CreatedAt time.Time // of the stored message: the original's for a duplicate
 	Err       error     // *wire.Error: nothing is known to be stored; Outcome says none or unknown
-	Missing   bool      // the partition vanished before anything was written: provision again and repeat this frame
+	Missing   bool      // the partition vanished, or takes encrypted payloads only by now, and nothing was written: provision again and repeat this frame
 }
 
 // Fuser is the group commit of pushes across requests and partitions. Safe for concurrent use.

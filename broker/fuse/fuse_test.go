@@ -166,6 +166,7 @@ func TestRepeatsInOneSegmentInherit(t *testing.T) {
 		"a stored leader":                   {func(*fakeDB) {}, "[0 1 d0]", "[d1 2]"},
 		"a leader that was stored before":   {func(db *fakeDB) { db.foreign(1, "w", "x") }, "[d1 2 d1]", "[d2 3]"},
 		"a leader whose partition vanished": {func(db *fakeDB) { delete(db.parts, 1) }, "[missing missing missing]", "[missing missing]"},
+		"a leader that must not be plain":   {func(db *fakeDB) { db.closed[1] = true }, "[missing missing missing]", "[missing missing]"},
 		"a leader that fails": {func(db *fakeDB) {
 			db.lost = func(n int) error {
 				if n == 1 {

@@ -27,8 +27,8 @@
 //	         …  2 + length: producer subject (flag 4)
 //	         …     the payload, up to the frame's end
 //
-// The table makes slicing free of walks. Bodies below 512 bytes and bodies that zstd cannot shrink by an eighth stay
-// raw. Unknown versions, codecs and flags are refused, never guessed at.
+// The table makes slicing free of walks. Bodies below 512 bytes, bodies that zstd cannot shrink by an eighth and those
+// that are for the most part encrypted stay raw. Unknown versions, codecs and flags are refused, never guessed at.
 //
 // # Threats
 //

@@ -20,7 +20,11 @@ type Frame struct {
 	ProducerSub   string // "" none; at most MaxText bytes
 	TraceID       string // "" none; at most MaxText bytes; a canonical lower-case UUID takes 16 bytes
 	Encrypted     bool   // Payload is an encryption envelope, not what the sender wrote
+	Added         uint16 // bytes by which it is longer than what was sent; for the books of the encoding side, not stored
 }
+
+// SentBytes returns the length of the payload as its sender wrote it, where the frame was made.
+func (f *Frame) SentBytes() int { return len(f.Payload) - int(f.Added) }
 
 const (
 	// MaxText bounds the texts of a frame in bytes: their lengths are stored in 16 bits.
@@ -72,10 +76,11 @@ type Builder struct {
 	ends   []uint32
 	frames []byte
 	body   []byte
+	sealed int // bytes of encrypted payloads among frames
 }
 
 // Reset forgets the frames added so far and keeps the buffers.
-func (b *Builder) Reset() { b.ends, b.frames = b.ends[:0], b.frames[:0] }
+func (b *Builder) Reset() { b.ends, b.frames, b.sealed = b.ends[:0], b.frames[:0], 0 }
 
 // Len returns the number of frames added since the last Reset.
 func (b *Builder) Len() int { return len(b.ends) }
@@ -105,6 +110,7 @@ func (b *Builder) Add(f *Frame) {
 	}
 	if f.Encrypted {
 		flags |= flagEncrypted
+		b.sealed += len(f.Payload)
 	}
 	p = append(p, f.Payload...)
 	p[at] = flags
@@ -129,7 +135,8 @@ func (b *Builder) Append(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(b.body)))
 	dst = binary.LittleEndian.AppendUint32(dst, checksum(dst[at:], b.body))
 	start := len(dst)
-	if len(b.body) >= minCompress {
+	// Ciphertext does not shrink: where it is most of the body, zstd would only spend time to find that out.
+	if len(b.body) >= minCompress && 2*b.sealed <= len(b.body) {
 		dst = encoder.EncodeAll(b.body, dst)
 		if packed := len(dst) - start; packed <= len(b.body)-len(b.body)/8 {
 			dst[at+3] = codecZstd

@@ -70,10 +70,11 @@ func TestCodec(t *testing.T) {
 		"a small body stays raw":                {bytes.Repeat([]byte("a"), 400), 0},
 		"a body that shrinks is compressed":     {bytes.Repeat([]byte("a"), 4096), 1},
 		"a body that does not shrink stays raw": {noise, 0},
+		"a body that is encrypted is not tried": {bytes.Repeat([]byte("e"), 4096), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			blob := segment.Encode(nil, []segment.Frame{{TransactionID: "t", Payload: tt.payload}})
+			blob := segment.Encode(nil, []segment.Frame{{TransactionID: "t", Payload: tt.payload, Encrypted: tt.payload[0] == 'e'}})
 			if blob[3] != tt.want {
 				t.Errorf("codec %d, want %d", blob[3], tt.want)
 			}

@@ -55,7 +55,8 @@ const claimRounds = 4
 // asked again, at most three times, each in a commit of its own.
 //
 // Under a lease nothing but the lease changes: expiry redelivers from the cursor and charges nothing. Under AutoAck
-// the cursor moves in the same commit. Times are the database's. Never waits for a lock or for messages. The blobs
+// the cursor moves in the same commit, except on partitions that may hold encrypted messages: the caller gets a lease
+// there, to be acknowledged once they are opened. Times are the database's. Never waits for a lock or for messages. The blobs
 // are the caller's. An error after the first round may leave leases behind; they expire.
 func (s *Store) ClaimBundle(ctx context.Context, claims []Claim) ([][]Claimed, error) {
 	b := newClaimBundle(claims)
@@ -251,7 +252,7 @@ func (b *claimBundle) settle() {
 		first := &b.results[sh.by.claim][sh.by.candidate]
 		out, open := &b.results[sh.of.claim][sh.of.candidate], &b.open[sh.of.claim][sh.of.candidate]
 		switch {
-		case first.Status == ClaimTook && !b.claims[sh.by.claim].AutoAck:
+		case first.Status == ClaimTook && !first.Expires.IsZero():
 			*out = Claimed{PartitionID: out.PartitionID, Status: ClaimLeased, UID: first.UID, Until: first.Expires}
 			*open = false
 		case first.Status == ClaimTook || b.open[sh.by.claim][sh.by.candidate]:

@@ -22,7 +22,7 @@ type Letter struct {
 	Offset        int64
 	MessageID     uuid.UUID // Nil when Payload is nil
 	TransactionID string    // "" when neither the segment nor the acknowledgement told
-	Payload       []byte    // as pushed; nil: retention had removed it
+	Payload       []byte    // as stored: the JSON text as pushed, or an envelope of package seal; nil: retention had removed it
 	Error         string
 	RetryCount    int       // failed calls charged before this one
 	CreatedAt     time.Time // of the message; zero when Payload is nil

@@ -15,7 +15,7 @@ import (
 
 var (
 	moveLetters = statement(`SELECT outcome, frame, at_offset, last_offset, created_at
-FROM queen.move_letters($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`)
+FROM queen.move_letters($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`)
 	deadLetterHead = statement(`SELECT outcome, partition_id, queue, head, committed, last_offset, until
 FROM queen.dead_letter_head($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`)
 )
@@ -33,6 +33,7 @@ type Move struct {
 	Verified  int64       // as in Segment
 	Blob      []byte      // the letters as one segment
 	Hashes    []byte
+	Sealed    bool     // every payload in Blob is encrypted
 	Redrive   *Redrive // what it is a part of; nil: a replay by hand
 }
 
@@ -46,6 +47,7 @@ const (
 	MoveChanged                      // nothing done: a letter is gone, or held by another session
 	MoveMissing                      // nothing done: the partition is gone
 	MoveLost                         // nothing done: the redrive ended, or another broker holds it
+	MovePlain                        // nothing done: the partition takes encrypted messages only; look it up again
 )
 
 // MoveVerdict answers a Move.
@@ -69,7 +71,7 @@ func (s *Store) MoveLetters(ctx context.Context, m *Move) (MoveVerdict, error) {
 	v := MoveVerdict{Outcome: -1}
 	err := s.commitRows(ctx, "move dead letters", moveLetters, []any{
 		m.Tenant, redrive, fence, redriveLease.Milliseconds(), m.Letters, m.Partition.ID, m.RawBytes, m.Verified,
-		m.Partition.DedupWindow.Microseconds(), m.Blob, m.Hashes,
+		m.Partition.DedupWindow.Microseconds(), m.Blob, m.Hashes, m.Sealed,
 	}, func(rows pgx.Rows) error {
 		var outcome int
 		var frame *int

@@ -13,7 +13,7 @@ import (
 )
 
 // No lock. Indexes: queues (tenant_id, name), log_partitions (queue_id, name).
-var lookup = statement(`SELECT w.ordinal::integer, p.id, p.uid, q.id, q.dedup_window_seconds
+var lookup = statement(`SELECT w.ordinal::integer, p.id, p.uid, q.id, q.dedup_window_seconds, p.encrypted
 FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS w (queue, name, ordinal)
 JOIN queen.queues q ON q.tenant_id = $1 AND q.name = w.queue
 JOIN queen.log_partitions p ON p.queue_id = q.id AND p.name = w.name`)
@@ -35,11 +35,12 @@ func (s *Store) Lookup(ctx context.Context, tenant uuid.UUID, pairs []Pair) ([]P
 		var ordinal, window int32
 		var id, queue int64
 		var uid uuid.UUID
-		if err := rows.Scan(&ordinal, &id, &uid, &queue, &window); err != nil {
+		var encrypted bool
+		if err := rows.Scan(&ordinal, &id, &uid, &queue, &window, &encrypted); err != nil {
 			return err
 		}
 		p := &found[ordinal-1]
-		p.ID, p.UID, p.QueueID, p.DedupWindow = id, uid, queue, time.Duration(window)*time.Second
+		p.ID, p.UID, p.QueueID, p.DedupWindow, p.Encrypted = id, uid, queue, time.Duration(window)*time.Second, encrypted
 		return nil
 	})
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 )
 
 var pushBundle = hotStatement("push", `SELECT ordinal, status, frame, at_offset, last_offset, created_at
-FROM queen.push_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9)`, true)
+FROM queen.push_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, true)
 
 // PushBundle stores many segments in one statement and one commit. Verdicts are in input order; each segment stands
-// for itself, so one that is busy, missing or holds a duplicate leaves the others stored.
+// for itself, so one that is busy, missing, plaintext or holds a duplicate leaves the others stored.
 //
 // It never waits for a partition: a row that another session holds is PushBusy. The caller offers it again with the
 // next bundle and, after a few skips, alone through PushBundleWait.
@@ -57,6 +57,7 @@ func (s *Store) push(ctx context.Context, segs []Segment, wait bool) ([]PushVerd
 	c.uuids(n, func(i int) uuid.UUID { return segs[order[i]].Tenant })
 	c.byteas(n, func(i int) []byte { return segs[order[i]].Blob })
 	c.byteas(n, func(i int) []byte { return segs[order[i]].Hashes })
+	c.bools(n, func(i int) bool { return segs[order[i]].Sealed })
 
 	verdicts := make([]PushVerdict, n)
 	answered := 0

@@ -45,10 +45,11 @@ var rewriteQueue = statement(`UPDATE queen.queues SET
 WHERE id = $1`)
 
 var (
-	bumpConfig   = statement(`SELECT queen.bump_config()`)
-	deleteQueue  = statement(`SELECT existed, partitions FROM queen.delete_queue($1, $2)`)
-	deleteParts  = statement(`SELECT queen.delete_partitions($1, $2)`)
-	sweepDropped = statement(`SELECT queen.sweep_dropped($1)`)
+	setEncryption = statement(`SELECT queen.set_encryption($1, $2)`)
+	bumpConfig    = statement(`SELECT queen.bump_config()`)
+	deleteQueue   = statement(`SELECT existed, partitions FROM queen.delete_queue($1, $2)`)
+	deleteParts   = statement(`SELECT queen.delete_partitions($1, $2)`)
+	sweepDropped  = statement(`SELECT queen.sweep_dropped($1)`)
 )
 
 // LookupQueue returns the queue, or nil when there is none. One read, no lock.
@@ -67,6 +68,9 @@ func (s *Store) LookupQueue(ctx context.Context, tenant uuid.UUID, queue string)
 // Configure creates the queue with its Default partition, or rewrites its options, and returns the result. absent is
 // what a request without a mode means; a new queue starts from the defaults of configure in both modes. Errors:
 // wire.QuotaExceeded with Limit queues, wire.InvalidRequest for a number no queue can hold; nothing changed then.
+//
+// Once it returns with EncryptionEnabled set, no plaintext is stored in the queue any more, whatever other brokers
+// believe: it waits for the pushes under way on each partition.
 func (s *Store) Configure(ctx context.Context, tenant uuid.UUID, req *wire.ConfigureRequest, absent wire.ConfigureMode, caps Caps) (*Queue, error) {
 	var q *Queue
 	// The transaction commits, so it is not cancelled half-way (design.md 5.10).
@@ -92,6 +96,11 @@ func (s *Store) Configure(ctx context.Context, tenant uuid.UUID, req *wire.Confi
 		args := append([]any{q.ID}, q.fields()[5:]...)
 		if _, err := tx.Exec(ctx, rewriteQueue, args...); err != nil {
 			return err
+		}
+		if stored.EncryptionEnabled != q.Options.EncryptionEnabled {
+			if _, err := tx.Exec(ctx, setEncryption, q.ID, q.Options.EncryptionEnabled); err != nil {
+				return err
+			}
 		}
 		_, err = tx.Exec(ctx, bumpConfig)
 		return err

@@ -173,7 +173,7 @@ func TestDeleteWaitsForPushesInFlight(t *testing.T) {
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
 	s := w.segment(p, "abc")
-	args := []any{false, []int64{p.ID}, []int32{1}, []int64{s.RawBytes}, []int64{-1}, []int64{0}, []uuid.UUID{w.tenant}, [][]byte{s.Blob}, [][]byte{s.Hashes}}
+	args := []any{false, []int64{p.ID}, []int32{1}, []int64{s.RawBytes}, []int64{-1}, []int64{0}, []uuid.UUID{w.tenant}, [][]byte{s.Blob}, [][]byte{s.Hashes}, []bool{false}}
 	if _, err := tx.Exec(t.Context(), pushBundle.sql, args...); err != nil {
 		t.Fatal(err)
 	}

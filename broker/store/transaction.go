@@ -30,7 +30,7 @@ const (
 	TransactionCommitted TransactionStatus = iota
 	TransactionDuplicate                   // Pushes with PushDuplicate name the frames seen before
 	TransactionRejected                    // an item of Acks without Success, else StaleLease, says why
-	TransactionMissing                     // Pushes with PushMissing: their partition was deleted; provision and repeat
+	TransactionMissing                     // Pushes with PushMissing or PushPlain: what was known of their partition is out of date; look up and repeat
 )
 
 // TransactionVerdict answers a transaction. Unless it was committed, nothing was written, and what it says is why.
@@ -44,7 +44,7 @@ type TransactionVerdict struct {
 var transactCall = hotStatement("transaction", `SELECT kind, segment, status, frame, at_offset, end_offset, created_at,
   ordinal, outcome, partition_id, queue_id, queue, before, committed, last_offset, act, signal, released, offsets, skipped
 FROM queen.transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-  $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35)`, true)
+  $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36)`, true)
 
 // Columns and kinds of queen.transact; the columns of queen.ack_bundle begin at transactAck.
 const (
@@ -160,7 +160,7 @@ func (x *transact) round(ctx context.Context) (status TransactionStatus, done bo
 		switch x.pushes[i].Status {
 		case PushDuplicate:
 			return TransactionDuplicate, true, nil
-		case PushMissing:
+		case PushMissing, PushPlain:
 			return TransactionMissing, true, nil
 		}
 	}
@@ -311,6 +311,7 @@ func (x *transact) write(c *call, width int64) {
 	}
 	c.bools(len(passed), func(i int) bool { return passed[i] })
 	x.bundle.write(c, jobs, width)
+	c.bools(n, func(i int) bool { return segs[order[i]].Sealed })
 }
 
 // absorb takes one row. It reports whether the row says that the transaction was carried out.

@@ -28,6 +28,7 @@ type Partition struct {
 	Queue       string
 	Name        string
 	DedupWindow time.Duration // 0: no probe
+	Encrypted   bool          // only sealed payloads may be stored
 }
 
 // Pair names a partition of a tenant.
@@ -49,6 +50,7 @@ type Segment struct {
 	DedupWindow time.Duration // 0: no probe
 	Blob        []byte        // package segment
 	Hashes      []byte        // 16 × Count
+	Sealed      bool          // every payload in it is encrypted
 }
 
 // PushStatus is what PushBundle did with one segment.
@@ -59,6 +61,7 @@ const (
 	PushDuplicate                   // nothing written: Dups names the frames seen before
 	PushBusy                        // nothing written: another session holds the partition row
 	PushMissing                     // nothing written: the partition does not exist (deleted); provision again
+	PushPlain                       // nothing written: the queue is encrypted and the segment is not Sealed; look the partition up again
 )
 
 // Dup is a frame that was seen before.
@@ -110,8 +113,8 @@ type Claim struct {
 	Budget        int           // messages, at least 1
 	Bytes         int64         // of payload; the first message is delivered whatever its size; 0: no bound
 	MaxPartitions int           // 0: no cap
-	AutoAck       bool
-	Conflate      bool // lease all that is visible, deliver the newest message of it; not with AutoAck
+	AutoAck       bool          // a partition that may hold encrypted messages is leased all the same: see Claimed.Expires
+	Conflate      bool          // lease all that is visible, deliver the newest message of it; not with AutoAck
 }
 
 // Gate is what the queue of one candidate asks for.
@@ -150,7 +153,7 @@ type Claimed struct {
 	Skipped     int64           // positions before After that are leased with it and stay untold: a conflating claim
 	Segments    []StoredSegment // cover the span; the first and last may reach beyond it
 	Attempt     int             // deliveries of a batch that starts here, from 1
-	Expires     time.Time       // of our lease, database clock
+	Expires     time.Time       // of our lease, database clock; zero under AutoAck when the cursor has moved
 	Until       time.Time       // ClaimLeased: when the foreign lease ends
 	VisibleAt   time.Time       // ClaimEmpty: when delayed messages become visible; zero when none are pending
 	LastOffset  int64           // ClaimTook, ClaimEmpty: the partition's last offset: Through == LastOffset means drained

@@ -113,12 +113,17 @@ func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.Public
 	if err != nil {
 		return nil, usageError{err}
 	}
+	keyring, err := c.encryption()
+	if err != nil {
+		return nil, usageError{err}
+	}
 	cfg := broker.Config{
 		Version: obs.Version(), Tenancy: c.Tenancy, Cell: c.Cell, Keys: keys, JWT: clients,
 		MaxBodyBytes: c.MaxBodyBytes, MaxParked: c.MaxParked, DrainDelay: c.DrainDelay, DrainTimeout: c.DrainTime,
 		ConfigureMode: wire.ConfigureMode(c.ConfigureMode), SubscriptionMode: c.SubscriptionMode,
 		WindowFull: c.WindowBatch, Fuse: fuse.Config{MaxPendingBytes: c.MaxPendingBytes},
 		HistoryKeep: time.Duration(c.HistoryDays) * 24 * time.Hour,
+		Encryption:  keyring,
 		Janitor: janitor.Config{
 			Interval: c.RetentionInterval, BatchSize: c.RetentionBatch, Parallelism: c.RetentionParallelism,
 			CleanupDays: c.CleanupDays, KeepPartitions: !c.CleanupPartitions,

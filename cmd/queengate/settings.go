@@ -2,15 +2,19 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/queengate/queengate/broker/janitor"
+	"github.com/queengate/queengate/broker/seal"
 	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/pg"
 )
@@ -64,6 +68,8 @@ type brokerConfig struct {
 	ConfigureMode    string
 	SubscriptionMode string
 	LeaseAsync       bool
+	EncryptionKey    conf.Secret
+	ReadKeys         conf.Secret
 	DrainDelay       time.Duration
 	DrainTime        time.Duration
 
@@ -208,6 +214,11 @@ func (c *brokerConfig) declare(s *conf.Set) {
 	s.Duration(&c.DrainDelay, "drain_delay", "How long readiness is red before the drain begins.", 0, 5*time.Minute)
 	s.Duration(&c.DrainTime, "drain_time", "For requests in flight when service ends.", time.Second, 5*time.Minute)
 
+	s.Section("broker", "Broker: encryption at rest. Queues with `encryptionEnabled` store their payloads encrypted; without a key, pushes to them are refused.", "up", "broker")
+	s.Secret(&c.EncryptionKey, "encryption_key", "Key that encrypts, 64 hexadecimal digits (openssl rand -hex 32). It decrypts too.", conf.Env("QUEEN_ENCRYPTION_KEY"))
+	s.Secret(&c.ReadKeys, "encryption_read_keys", "Further keys that decrypt only, separated by commas or white space: those from before a rotation, and the next one while it is handed out.")
+	s.Check(func() error { _, err := c.encryption(); return err })
+
 	s.Section("broker", "Broker: retention. One broker of a cell at a time does it.", "up", "broker")
 	s.Duration(&c.RetentionInterval, "retention_interval", "How often it is looked for what a queue's options let go.", janitor.MinInterval, janitor.MaxInterval, milliseconds("RETENTION_INTERVAL"))
 	conf.Int(s, &c.RetentionBatch, "retention_batch_size", "Rows that one step removes of a partition.", 1, janitor.MaxBatchSize, conf.Env("RETENTION_BATCH_SIZE"))
@@ -234,6 +245,33 @@ func (c *brokerConfig) declare(s *conf.Set) {
 		}
 		return nil
 	})
+}
+
+// encryption returns the keys of payloads at rest, nil when none is configured. Errors never quote a key.
+func (c *brokerConfig) encryption() (*seal.Ring, error) {
+	var errs []error
+	parse := func(setting, text string) *seal.Key {
+		k, err := seal.ParseKey(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s = redacted: %w", setting, err))
+		}
+		return k
+	}
+	var active *seal.Key
+	if c.EncryptionKey != "" {
+		active = parse("broker.encryption_key", strings.TrimSpace(c.EncryptionKey.Reveal()))
+	}
+	var more []*seal.Key
+	for i, text := range strings.FieldsFunc(c.ReadKeys.Reveal(), func(r rune) bool { return r == ',' || unicode.IsSpace(r) }) {
+		more = append(more, parse(fmt.Sprintf("broker.encryption_read_keys[%d]", i), text))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	if active == nil && len(more) == 0 {
+		return nil, nil
+	}
+	return seal.NewRing(active, more...), nil
 }
 
 // address reads the existing system's pair of a port and an optional host.

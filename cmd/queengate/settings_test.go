@@ -6,8 +6,11 @@ import (
 	"flag"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/queengate/queengate/broker/seal"
 )
 
 var update = flag.Bool("update", false, "write docs/config.md")
@@ -69,6 +72,39 @@ func TestVariablesOfTheExistingSystemBecomeAddresses(t *testing.T) {
 	}
 }
 
+func TestEncryptionKeysComeFromEveryPlaceTheyMayStandIn(t *testing.T) {
+	t.Parallel()
+	one, two, three := strings.Repeat("01", 31)+"ff", strings.Repeat("02", 31)+"ff", strings.Repeat("03", 31)+"ff"
+	file := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(file, []byte(two+"\n"+three+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := defaults()
+	_, err := settings(c).Load("broker", nil, []string{
+		"QUEENGATE_BROKER_CELL_KEYS=k", "QUEEN_ENCRYPTION_KEY=" + one, "QUEENGATE_BROKER_ENCRYPTION_READ_KEYS_FILE=" + file,
+	}, io.Discard, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ring, err := c.Broker.encryption()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := seal.ParseKey(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, ok := ring.Active(); !ok || id != first.ID() {
+		t.Errorf("the active key is %v %v, want %v", id, ok, first)
+	}
+	if n := len(ring.IDs()); n != 3 {
+		t.Errorf("%d keys, want 3", n)
+	}
+	if ring, err := defaults().Broker.encryption(); ring != nil || err != nil {
+		t.Errorf("without a key: %v %v", ring, err)
+	}
+}
+
 func TestMistakesOfTheCallerAreNamedWithStatus2(t *testing.T) {
 	t.Parallel()
 	for rule, tc := range map[string]struct {
@@ -85,6 +121,8 @@ func TestMistakesOfTheCallerAreNamedWithStatus2(t *testing.T) {
 		"a malformed Redis":              {[]string{"up", "--redis", "http://hunter2@x"}, nil, "redis.url = redacted"},
 		"a malformed PostgreSQL":         {[]string{"up", "--postgres", "postgres://hunter2:bad%zz@x"}, nil, "postgres.dsn = redacted"},
 		"a malformed key, never quoted":  {[]string{"gateway"}, []string{"QUEENGATE_GATEWAY_CELL_KEY=hunter2"}, "gateway.cell_key = redacted"},
+		"a malformed encryption key":     {[]string{"broker"}, []string{"QUEENGATE_BROKER_CELL_KEYS=k", "QUEEN_ENCRYPTION_KEY=hunter2"}, "broker.encryption_key = redacted: 7 characters, want 64"},
+		"a malformed old key":            {[]string{"broker"}, []string{"QUEENGATE_BROKER_CELL_KEYS=k", "QUEENGATE_BROKER_ENCRYPTION_READ_KEYS=" + strings.Repeat("0f", 31) + "0e,hunter2"}, "broker.encryption_read_keys[1] = redacted: 7 characters"},
 		"check-config without a command": {[]string{"check-config"}, nil, "usage: queengate check-config"},
 		"migrate of no set":              {[]string{"migrate", "--set", "x"}, nil, "--set = x: want broker, gateway or all"},
 		"migrate of nothing":             {[]string{"migrate"}, nil, "postgres.dsn is missing"},

@@ -63,6 +63,7 @@ var mayImport = map[string][]string{
 	"broker/fair":    {},
 	"broker/fuse":    {"broker/fair", "broker/store", "broker/segment", "wire", "internal/pg"},
 	"broker/segment": {},
+	"broker/seal":    {},
 	"broker/park":    {},
 	"broker/janitor": {"broker/store"},
 	"mesh":           {},

@@ -1,4 +1,6 @@
 -- claim_bundle leases (or, under auto ack, commits) the next messages of many pops in one statement and one commit.
+-- Partitions whose log may hold encrypted messages are leased under auto ack too: what cannot be decrypted must not be
+-- passed over, so the broker settles the lease itself once it has opened them.
 --
 -- Wishes: one array element per pop; p_bytes bounds the payload of what it takes. Candidates: p_wish[i] is the 1-based
 -- pop that wants partition p_candidate[i], in order of preference, under the lease time, the delay and the window of
@@ -48,7 +50,7 @@ BEGIN
     WITH seen AS (
         -- What the snapshot shows of each candidate. want is the first offset that can exist behind the cursor.
         SELECT c.pos, c.wish, c.id, p_group[c.wish] AS grp, p_budget[c.wish] AS budget,
-               p_conflate[c.wish] AS conflate, p.uid, p.name, p.last_offset, p.retained_bytes, k.committed, k.lease_expires_at,
+               p_conflate[c.wish] AS conflate, p.uid, p.name, p.last_offset, p.retained_bytes, p.sealed, k.committed, k.lease_expires_at,
                greatest(k.committed + 1, p.log_start) AS want,
                CASE WHEN p_window_ms[c.pos] > 0
                      AND (p_window_full[c.pos] <= 0
@@ -62,7 +64,7 @@ BEGIN
                     ELSE 6 END AS state
           FROM unnest(p_wish, p_candidate) WITH ORDINALITY AS c(wish, id, pos)
           LEFT JOIN LATERAL (
-                SELECT p.uid, p.name, p.last_offset, p.log_start, p.retained_bytes
+                SELECT p.uid, p.name, p.last_offset, p.log_start, p.retained_bytes, p.sealed
                   FROM queen.log_partitions p WHERE p.id = c.id LIMIT 1) p ON true
           LEFT JOIN LATERAL (
                 SELECT k.committed, k.lease_expires_at
@@ -155,7 +157,7 @@ BEGIN
     ), fitted AS MATERIALIZED (
         -- What is too heavy ends with the last message that fits; the very first message of a pop always does.
         SELECT r.pos, r.wish, r.id, r.grp, r.conflate, r.uid, r.name, r.last_offset, r.committed, r.lease_expires_at, r.state,
-               r.hollow, r.open, r.ripe_at, r.start, r.first, r.first_base,
+               r.hollow, r.open, r.ripe_at, r.start, r.first, r.first_base, p_auto[r.wish] AND NOT r.sealed AS auto,
                CASE WHEN r.bytes > r.room AND NOT r.conflate THEN f.reach ELSE r.through END AS through,
                r.chosen AND (NOT r.heavy OR r.bytes <= r.room OR r.foremost OR (f.reach IS NOT NULL AND NOT r.conflate)) AS chosen
           FROM roomed r
@@ -177,7 +179,7 @@ BEGIN
                        ) g
                  WHERE g.n > 0) f ON true
     ), locked AS MATERIALIZED (
-        SELECT c.pos, c.wish, c.id, c.grp, c.conflate, c.uid, c.name, c.hollow, c.last_offset, c.start,
+        SELECT c.pos, c.wish, c.id, c.grp, c.conflate, c.auto, c.uid, c.name, c.hollow, c.last_offset, c.start,
                CASE WHEN c.conflate THEN c.through ELSE c.start END AS first, c.first_base,
                c.through, k.attempt_offset, k.attempt_count
           FROM fitted c
@@ -190,19 +192,19 @@ BEGIN
         -- A hollow partition, emptied by retention, is sealed: its cursor goes to the end, else it would look pending
         -- for ever.
         UPDATE queen.log_consumers k
-           SET committed = CASE WHEN l.hollow THEN l.last_offset WHEN p_auto[l.wish] THEN l.through ELSE k.committed END,
-               batch_end = CASE WHEN l.hollow OR p_auto[l.wish] THEN NULL ELSE l.through END,
-               worker_id = CASE WHEN l.hollow OR p_auto[l.wish] THEN NULL ELSE p_worker[l.wish] END,
-               lease_expires_at = CASE WHEN l.hollow OR p_auto[l.wish] THEN NULL
+           SET committed = CASE WHEN l.hollow THEN l.last_offset WHEN l.auto THEN l.through ELSE k.committed END,
+               batch_end = CASE WHEN l.hollow OR l.auto THEN NULL ELSE l.through END,
+               worker_id = CASE WHEN l.hollow OR l.auto THEN NULL ELSE p_worker[l.wish] END,
+               lease_expires_at = CASE WHEN l.hollow OR l.auto THEN NULL
                                        ELSE v_now + p_lease_ms[l.pos] * interval '1 ms' END,
-               lease_acquired_at = CASE WHEN l.hollow OR p_auto[l.wish] THEN NULL ELSE v_now END,
+               lease_acquired_at = CASE WHEN l.hollow OR l.auto THEN NULL ELSE v_now END,
                lease_conflated = l.conflate AND NOT l.hollow,
-               batch_retry_count = CASE WHEN l.hollow OR p_auto[l.wish] THEN 0 ELSE k.batch_retry_count END,
-               attempt_offset = CASE WHEN l.hollow OR p_auto[l.wish] THEN NULL ELSE l.start END,
-               attempt_count = CASE WHEN l.hollow OR p_auto[l.wish] THEN 0
+               batch_retry_count = CASE WHEN l.hollow OR l.auto THEN 0 ELSE k.batch_retry_count END,
+               attempt_offset = CASE WHEN l.hollow OR l.auto THEN NULL ELSE l.start END,
+               attempt_count = CASE WHEN l.hollow OR l.auto THEN 0
                                     WHEN k.attempt_offset = l.start THEN k.attempt_count + 1 ELSE 1 END,
                total_consumed = k.total_consumed
-                              + CASE WHEN NOT l.hollow AND p_auto[l.wish] THEN l.through - k.committed ELSE 0 END
+                              + CASE WHEN NOT l.hollow AND l.auto THEN l.through - k.committed ELSE 0 END
           FROM locked l
          WHERE k.partition_id = l.id AND k.consumer_group = l.grp
         RETURNING l.*, greatest(k.attempt_count, 1) AS attempt, k.lease_expires_at

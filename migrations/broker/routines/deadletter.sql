@@ -9,15 +9,18 @@
 --   2 changed: a letter is gone, or another session holds it. Nothing was done
 --   3 missing: the partition does not exist or is not the tenant's. Nothing was done
 --   4 lost: the redrive ended or is held by another. Nothing was done
+--   5 plaintext: the destination's queue is encrypted and the segment is not. Nothing was done
 --
 -- p_redrive NULL is a replay by hand. Else the redrive's counters and its lease move in the same transaction, so they
--- are exact after any crash. p_verified and p_window are as for push_bundle.
+-- are exact after any crash. p_verified, p_window and p_sealed are as for
+-- push_bundle.
 --
 -- A lone letter is waited for: two replays of it meet here, and the second finds it gone. Locks: the redrive's row, the
 -- partition, the letters.
 CREATE OR REPLACE FUNCTION queen.move_letters(
     p_tenant uuid, p_redrive uuid, p_fence bigint, p_lease_ms bigint, p_ids uuid[], p_partition bigint,
-    p_raw_bytes bigint, p_verified bigint, p_window bigint, p_blob bytea, p_hashes bytea
+    p_raw_bytes bigint, p_verified bigint, p_window bigint, p_blob bytea, p_hashes bytea,
+    p_sealed boolean DEFAULT false
 ) RETURNS TABLE (outcome integer, frame integer, at_offset bigint, last_offset bigint, created_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -59,7 +62,7 @@ BEGIN
     FOR r IN
         SELECT b.status, b.frame, b.at_offset, b.last_offset, b.created_at
         FROM queen.push_bundle(true, ARRAY[p_partition], ARRAY[v_count], ARRAY[p_raw_bytes], ARRAY[p_verified],
-                               ARRAY[p_window], ARRAY[p_tenant], ARRAY[p_blob], ARRAY[p_hashes]) b
+                               ARRAY[p_window], ARRAY[p_tenant], ARRAY[p_blob], ARRAY[p_hashes], ARRAY[p_sealed]) b
     LOOP
         CASE r.status
             WHEN 0 THEN
@@ -67,6 +70,9 @@ BEGIN
                 v_moved := v_count;
             WHEN 1 THEN
                 v_gone := v_gone || p_ids[r.frame + 1];
+            WHEN 4 THEN
+                RETURN QUERY SELECT 5, NULL::integer, NULL::bigint, NULL::bigint, NULL::timestamptz;
+                RETURN;
             ELSE
                 RAISE EXCEPTION 'move_letters: push_bundle answers % for a locked partition', r.status;
         END CASE;

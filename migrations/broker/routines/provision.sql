@@ -63,8 +63,9 @@ BEGIN
     END IF;
 
     WITH born AS (
-        INSERT INTO queen.log_partitions (queue_id, name)
-        SELECT q.id, w.name
+        -- The flag of encryption cannot change meanwhile: it is set under the tenant's lock too.
+        INSERT INTO queen.log_partitions (queue_id, name, encrypted, sealed)
+        SELECT q.id, w.name, q.encryption_enabled, q.encryption_enabled
         FROM (SELECT DISTINCT u.queue, u.name FROM unnest(p_queues, p_partitions) AS u (queue, name)) w
         JOIN queen.queues q ON q.tenant_id = p_tenant AND q.name = w.queue
         WHERE NOT EXISTS (SELECT 1 FROM queen.log_partitions p WHERE p.queue_id = q.id AND p.name = w.name)

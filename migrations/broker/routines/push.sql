@@ -56,6 +56,7 @@ $$;
 --             are the original's
 --   status 2  busy: another session holds the partition row
 --   status 3  missing: the partition does not exist
+--   status 4  plaintext: the partition's queue is encrypted and p_sealed does not say that every frame is
 -- last_offset is the partition's, as seen under its lock and after this push. Only status 0 wrote anything.
 --
 -- Locks: the partition rows, ascending by id, so that two bundles cannot deadlock (an UPDATE joined to an array would
@@ -70,18 +71,22 @@ $$;
 -- The probe covers what the caller's cache does not vouch for: sidecar rows above p_verified, inside the window.
 -- Windows are microseconds, 0 is no probe. A transaction id occurs once in a segment: the caller sees to that.
 --
+-- p_sealed says of each segment that it holds no plaintext; NULL says it of none. The flag it is held against is on the
+-- locked row, so no broker's memory of the queue's options can let plaintext in.
+--
 -- Indexes: log_partitions_pkey, twice. Plans must be generic: for array parameters the planner would prefer to plan
 -- anew on every call, which costs three times the execution. Set-based, it costs half the CPU of a loop over segments
 -- from 16 partitions on, and as much as the loop for one.
 CREATE OR REPLACE FUNCTION queen.push_bundle(
     p_wait bool, p_partitions bigint[], p_counts integer[], p_raw_bytes bigint[], p_verified bigint[],
-    p_windows bigint[], p_tenants uuid[], p_blobs bytea[], p_hashes bytea[]
+    p_windows bigint[], p_tenants uuid[], p_blobs bytea[], p_hashes bytea[], p_sealed boolean[] DEFAULT NULL
 ) RETURNS TABLE (ordinal integer, status smallint, frame integer, at_offset bigint, last_offset bigint, created_at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_locked bigint[];
     v_probe  integer[]; -- ordinals with rows nobody vouches for
+    v_plain  integer[]; -- ordinals that would store plaintext where none may be
     v_dirty  integer[]; -- ordinals with a duplicate, once per duplicate; its frame, original offset and stamp follow
     v_frames integer[];
     v_firsts bigint[];
@@ -92,11 +97,12 @@ BEGIN
         PERFORM 1 FROM queen.log_partitions p WHERE p.id = ANY (p_partitions) ORDER BY p.id FOR NO KEY UPDATE;
     END IF;
 
-    SELECT array_agg(l.id), array_agg(l.ordinal) FILTER (WHERE l.unvouched)
-    INTO v_locked, v_probe
+    SELECT array_agg(l.id), array_agg(l.ordinal) FILTER (WHERE l.unvouched AND NOT l.plain), array_agg(l.ordinal) FILTER (WHERE l.plain)
+    INTO v_locked, v_probe, v_plain
     FROM (
-        SELECT p.id, i.ordinal, i.time_window > 0 AND p.last_offset > i.verified AS unvouched
-        FROM unnest(p_partitions, p_verified, p_windows) WITH ORDINALITY AS i (id, verified, time_window, ordinal)
+        SELECT p.id, i.ordinal, i.time_window > 0 AND p.last_offset > i.verified AS unvouched,
+            p.encrypted AND i.sealed IS NOT TRUE AS plain
+        FROM unnest(p_partitions, p_verified, p_windows, p_sealed) WITH ORDINALITY AS i (id, verified, time_window, sealed, ordinal)
         JOIN queen.log_partitions p ON p.id = i.id
         ORDER BY p.id
         FOR NO KEY UPDATE OF p SKIP LOCKED
@@ -128,6 +134,12 @@ BEGIN
         END IF;
     END IF;
 
+    IF v_plain IS NOT NULL THEN
+        RETURN QUERY
+        SELECT i.ordinal, 4::smallint, NULL::integer, NULL::bigint, NULL::bigint, NULL::timestamptz FROM unnest(v_plain) AS i (ordinal);
+        v_dirty := v_dirty || v_plain;
+    END IF;
+
     RETURN QUERY
     WITH stored AS (
         UPDATE queen.log_partitions p
@@ -137,8 +149,9 @@ BEGIN
             oldest_live_at  = coalesce(p.oldest_live_at, greatest(v_now, p.last_created_at)),
             oldest_txn_at   = coalesce(p.oldest_txn_at, greatest(v_now, p.last_created_at)),
             retained_bytes  = p.retained_bytes + i.raw_bytes,
-            segments        = p.segments + 1
-        FROM unnest(p_partitions, p_counts, p_raw_bytes) WITH ORDINALITY AS i (id, count, raw_bytes, ordinal)
+            segments        = p.segments + 1,
+            sealed          = p.sealed OR i.sealed IS TRUE
+        FROM unnest(p_partitions, p_counts, p_raw_bytes, p_sealed) WITH ORDINALITY AS i (id, count, raw_bytes, sealed, ordinal)
         WHERE p.id = i.id AND i.id = ANY (v_locked) AND (v_dirty IS NULL OR i.ordinal <> ALL (v_dirty))
         RETURNING i.ordinal::integer AS ordinal, p.id, p.last_offset - i.count + 1 AS base_offset, p.last_offset, p.last_created_at, i.raw_bytes
     ), segment AS (

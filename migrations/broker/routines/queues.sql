@@ -111,3 +111,17 @@ BEGIN
     RETURN v_removed + v_count;
 END
 $$;
+
+-- queen.set_encryption makes the partitions of a queue take encrypted messages only, or any again. It is called in the
+-- transaction that rewrites the queue's options: whatever push comes to lock a partition afterwards sees the flag, and
+-- those under way are waited for, so that no plaintext is stored once this has committed.
+-- Locks: the caller holds the tenant's row and the queue's; the partition rows of the queue that differ, ascending.
+CREATE OR REPLACE FUNCTION queen.set_encryption(p_queue bigint, p_encrypted boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM queen.log_partitions p
+      WHERE p.queue_id = p_queue AND p.encrypted <> p_encrypted ORDER BY p.id FOR NO KEY UPDATE;
+    UPDATE queen.log_partitions p SET encrypted = p_encrypted, sealed = p.sealed OR p_encrypted
+      WHERE p.queue_id = p_queue AND p.encrypted <> p_encrypted;
+END
+$$;

@@ -8,7 +8,7 @@
 -- group's own: the one it names, else the one that holds it. And every one of t_leases must be live somewhere.
 --
 -- Rows by kind:
---   0 a segment, with ordinal and the columns of push_bundle: status 0 stored, 1 duplicate, 3 missing
+--   0 a segment, with ordinal and the columns of push_bundle: status 0 stored, 1 duplicate, 3 missing, 4 plaintext
 --   1 a group, with the columns of ack_bundle
 --   2 a lease that nobody holds, with its ordinal
 --   3 everything above has been carried out. Without this row nothing was, whatever the other rows say.
@@ -27,7 +27,7 @@ CREATE OR REPLACE FUNCTION queen.transact(
     p_low bigint[], p_high bigint[], p_done bigint[], p_sig bigint[], p_kind integer[],
     p_first integer[], p_last integer[], p_hash bytea[], p_status integer[], p_width bigint,
     p_frame integer[], f_offset bigint[], f_id uuid[], f_message uuid[], f_txn text[], f_payload bytea[],
-    f_error text[], f_created timestamptz[])
+    f_error text[], f_created timestamptz[], t_sealed boolean[] DEFAULT NULL)
 RETURNS TABLE (
     kind integer,
     segment integer, status smallint, frame integer, at_offset bigint, end_offset bigint, created_at timestamptz,
@@ -40,6 +40,7 @@ DECLARE
     v_found  integer;
     v_lasts  bigint[];  -- last offsets under the locks, by ordinal
     v_probe  integer[]; -- ordinals with rows nobody vouches for
+    v_plain  integer[]; -- ordinals that would store plaintext where none may be
     v_named  boolean[] := p_named;
     v_lease  uuid[] := p_lease;
     v_fences uuid[] := '{}'; -- leases that cover a group
@@ -49,14 +50,23 @@ BEGIN
         PERFORM 1 FROM queen.log_partitions p WHERE p.id = ANY (t_partitions) ORDER BY p.id FOR NO KEY UPDATE;
 
         SELECT count(p.id), array_agg(p.last_offset ORDER BY i.n),
-               array_agg(i.n::integer) FILTER (WHERE i.span > 0 AND p.last_offset > i.verified)
-        INTO v_found, v_lasts, v_probe
-        FROM unnest(t_partitions, t_verified, t_windows) WITH ORDINALITY AS i (id, verified, span, n)
+               array_agg(i.n::integer) FILTER (WHERE i.span > 0 AND p.last_offset > i.verified),
+               array_agg(i.n::integer) FILTER (WHERE p.encrypted AND i.sealed IS NOT TRUE)
+        INTO v_found, v_lasts, v_probe, v_plain
+        FROM unnest(t_partitions, t_verified, t_windows, t_sealed) WITH ORDINALITY AS i (id, verified, span, sealed, n)
         LEFT JOIN queen.log_partitions p ON p.id = i.id;
 
         IF v_found < cardinality(t_partitions) THEN
             FOR v_row IN SELECT i.n FROM unnest(v_lasts) WITH ORDINALITY AS i (last, n) WHERE i.last IS NULL LOOP
                 kind := 0; segment := v_row.n; status := 3;
+                RETURN NEXT;
+            END LOOP;
+            RETURN;
+        END IF;
+
+        IF v_plain IS NOT NULL THEN
+            FOREACH segment IN ARRAY v_plain LOOP
+                kind := 0; status := 4;
                 RETURN NEXT;
             END LOOP;
             RETURN;
@@ -151,7 +161,7 @@ BEGIN
     IF cardinality(t_partitions) > 0 THEN
         -- All up to v_lasts has been probed, and the rows are ours.
         FOR v_row IN
-            SELECT * FROM queen.push_bundle(false, t_partitions, t_counts, t_raw_bytes, v_lasts, t_windows, t_tenants, t_blobs, t_hashes)
+            SELECT * FROM queen.push_bundle(false, t_partitions, t_counts, t_raw_bytes, v_lasts, t_windows, t_tenants, t_blobs, t_hashes, t_sealed)
         LOOP
             IF v_row.status <> 0 THEN
                 RAISE EXCEPTION 'segment % of a transaction has status % under its own lock', v_row.ordinal, v_row.status;
