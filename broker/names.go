@@ -31,12 +31,13 @@ type knownQueue struct {
 	asked      time.Time
 	version    int64 // of names when queue was read
 	partitions map[string]knownPartition
+	last       knownPartition // the latest of them to be looked up, for what it tells of the queue
 }
 
 type knownPartition struct {
 	store.Partition
 	asked   time.Time
-	version int64
+	version int64 // of names when the partition was read
 }
 
 const (
@@ -115,6 +116,21 @@ func (n *names) partition(tenant uuid.UUID, queue, name string) (store.Partition
 	return p.Partition, ok && n.fresh(p.asked, p.version)
 }
 
+// target returns a partition to push to from memory. A push that meets a deleted one is told so, so only the options
+// of the queue must be fresh, and the latest look-up of any of its partitions tells them: a change of the
+// configuration costs a look-up per queue, however many partitions are written to.
+func (n *names) target(tenant uuid.UUID, queue, name string) (store.Partition, bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	known := n.queues[queueKey{tenant, queue}]
+	if known == nil {
+		return store.Partition{}, false
+	}
+	p, ok := known.partitions[name]
+	p.DedupWindow = known.last.DedupWindow
+	return p.Partition, ok && n.fresh(known.last.asked, known.last.version)
+}
+
 // learn remembers resolved partitions, all read when the configuration version was version.
 func (n *names) learn(version int64, ps []store.Partition) {
 	now := time.Now()
@@ -128,10 +144,16 @@ func (n *names) learn(version int64, ps []store.Partition) {
 		if known.queue == nil {
 			known.asked = time.Time{} // it exists after all
 		}
+		if known.last.QueueID != p.QueueID {
+			// Another queue of the same name: nothing of the one before holds.
+			n.partitions -= len(known.partitions)
+			clear(known.partitions)
+		}
 		if _, ok := known.partitions[p.Name]; !ok {
 			n.partitions++
 		}
-		known.partitions[p.Name] = knownPartition{p, now, version}
+		known.last = knownPartition{p, now, version}
+		known.partitions[p.Name] = known.last
 	}
 }
 

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/google/uuid"
@@ -22,48 +23,103 @@ const pushRepeats = 2
 // Every queue and partition is resolved or created before the first item is offered, so a refusal over a cap stores
 // nothing. Payloads alias the request body, which stays in place until the handler returns.
 func (b *Broker) push(x *exchange) error {
-	batch, err := b.scanPush(x)
-	if err != nil {
+	p := pushBatches.Get().(*pushBatch)
+	p.b, p.who = b, &x.who
+	err := p.run(x)
+	p.free() // not after a panic: then the fuser may still have its frames
+	return err
+}
+
+func (p *pushBatch) run(x *exchange) error {
+	if err := wire.ScanPush(x.ctx.PostBody(), p.each); err != nil {
 		return err
 	}
-	if err := b.pushesOpen(x.begin); err != nil {
+	if err := p.b.pushesOpen(x.begin); err != nil {
 		return err
 	}
-	if err := batch.resolve(batch.groups); err != nil {
+	if err := p.resolve(p.groups); err != nil {
 		return err
 	}
-	batch.submit(batch.groups)
+	p.submit(p.groups)
 	for range pushRepeats {
-		missing := batch.missing()
+		missing := p.missing()
 		if len(missing) == 0 {
 			break
 		}
-		if err := batch.resolve(missing); err != nil {
+		if err := p.resolve(missing); err != nil {
 			e := wire.AsError(err)
 			for _, g := range missing {
 				g.fail(e)
 			}
 			break
 		}
-		batch.submit(missing)
+		p.submit(missing)
 	}
-	results, refusal := batch.results()
+	results, refusal := p.results()
 	if refusal != nil {
 		return refusal
 	}
-	b.metrics.pushed(len(results))
-	batch.record()
+	p.b.metrics.pushed(len(results))
+	p.record()
 	x.reply(fasthttp.StatusCreated, func(dst []byte) []byte { return wire.AppendPushResults(dst, results) })
 	return nil
 }
 
-// pushBatch is one push request on its way.
+// pushBatch is one push request on its way. Its memory is used again for another. The zero value gathers and resolves,
+// which is what a transaction needs; submit takes one of the pool.
 type pushBatch struct {
-	b      *Broker
-	who    *identity
-	items  []pushPlace
-	groups []*pushGroup
-	byName map[store.Pair]*pushGroup
+	b       *Broker
+	who     *identity
+	items   []pushPlace
+	groups  []*pushGroup
+	byName  map[store.Pair]*pushGroup // of groups, once they are many
+	spare   []*pushGroup              // empty ones
+	answer  []wire.PushResult
+	pending sync.WaitGroup
+
+	// Bound once: add for the scan, and done of pending.
+	each func(int, wire.PushItem) error
+	done func()
+}
+
+var pushBatches = sync.Pool{New: func() any {
+	p := new(pushBatch)
+	p.each = func(_ int, item wire.PushItem) error {
+		p.add(item)
+		return nil
+	}
+	p.done = p.pending.Done
+	return p
+}}
+
+const (
+	// compareAll is up to how many names or ids a look through all of them is cheaper than a map.
+	compareAll = 8
+	// maxKeptItems bounds what a pooled batch keeps.
+	maxKeptItems = 1024
+)
+
+// free gives the memory of a batch to the next one, unless it is much.
+func (p *pushBatch) free() {
+	if cap(p.items) <= maxKeptItems && len(p.groups)+len(p.spare) <= maxKeptItems {
+		p.reset()
+		pushBatches.Put(p)
+	}
+}
+
+// reset drops what the batch refers to, the request's body among it.
+func (p *pushBatch) reset() {
+	for _, g := range p.groups {
+		clear(g.frames)
+		clear(g.out)
+		*g = pushGroup{frames: g.frames[:0], out: g.out[:0]}
+	}
+	p.spare = append(p.spare, p.groups...)
+	clear(p.groups)
+	clear(p.items)
+	clear(p.answer)
+	p.items, p.groups, p.answer, p.byName = p.items[:0], p.groups[:0], p.answer[:0], nil
+	p.b, p.who = nil, nil
 }
 
 // pushPlace says where the verdict of one item stands. Items that repeat a transaction id share the first one's place.
@@ -79,17 +135,8 @@ type pushGroup struct {
 	partition store.Partition
 	frames    []segment.Frame
 	out       []fuse.Result
-	first     map[string]int // transaction id to frame, from the second item that names one
+	first     map[string]int // transaction id to frame, once there are many
 	redo      []int          // while repeating: the frames that are offered again
-}
-
-func (b *Broker) scanPush(x *exchange) (*pushBatch, error) {
-	p := &pushBatch{b: b, who: &x.who}
-	err := wire.ScanPush(x.ctx.PostBody(), func(_ int, item wire.PushItem) error {
-		p.add(item)
-		return nil
-	})
-	return p, err
 }
 
 func (p *pushBatch) add(item wire.PushItem) {
@@ -112,22 +159,50 @@ func (p *pushBatch) group(pair store.Pair) *pushGroup {
 			return last
 		}
 	}
-	if g := p.byName[pair]; g != nil {
+	if len(p.groups) <= compareAll {
+		for _, g := range p.groups {
+			if g.pair == pair {
+				return g
+			}
+		}
+	} else if g := p.byName[pair]; g != nil {
 		return g
 	}
-	g := &pushGroup{pair: pair}
-	p.groups = append(p.groups, g)
-	if p.byName == nil {
-		p.byName = make(map[store.Pair]*pushGroup, 1)
+	var g *pushGroup
+	if n := len(p.spare); n > 0 {
+		g, p.spare = p.spare[n-1], p.spare[:n-1]
+	} else {
+		g = new(pushGroup)
 	}
-	p.byName[pair] = g
+	g.pair = pair
+	p.groups = append(p.groups, g)
+	switch n := len(p.groups); {
+	case n == compareAll+1:
+		p.byName = make(map[store.Pair]*pushGroup, 4*n)
+		for _, g := range p.groups {
+			p.byName[g.pair] = g
+		}
+	case n > compareAll:
+		p.byName[pair] = g
+	}
 	return g
 }
 
-// find returns the frame of the group that has the transaction id, remembering it for the frame that comes next.
+// find returns the frame of the group that has the transaction id, or promises that the next frame will.
 func (g *pushGroup) find(txn string) (int, bool) {
+	if len(g.frames) <= compareAll {
+		for i := range g.frames {
+			if g.frames[i].TransactionID == txn {
+				return i, true
+			}
+		}
+		return 0, false
+	}
 	if g.first == nil {
-		g.first = make(map[string]int, 1)
+		g.first = make(map[string]int, 4*len(g.frames))
+		for i := range g.frames {
+			g.first[g.frames[i].TransactionID] = i
+		}
 	}
 	if i, ok := g.first[txn]; ok {
 		return i, true
@@ -141,7 +216,7 @@ func (p *pushBatch) resolve(groups []*pushGroup) error {
 	var pairs []store.Pair
 	var unknown []*pushGroup
 	for _, g := range groups {
-		if known, ok := p.b.names.partition(p.who.tenant, g.pair.Queue, g.pair.Partition); ok {
+		if known, ok := p.b.names.target(p.who.tenant, g.pair.Queue, g.pair.Partition); ok {
 			g.partition = known
 			continue
 		}
@@ -168,12 +243,11 @@ func (p *pushBatch) resolve(groups []*pushGroup) error {
 
 // submit offers the groups to the fuser, all at once, and waits for all verdicts.
 func (p *pushBatch) submit(groups []*pushGroup) {
-	var wg sync.WaitGroup
-	wg.Add(len(groups))
+	p.pending.Add(len(groups))
 	for _, g := range groups {
 		if g.redo == nil {
-			g.out = make([]fuse.Result, len(g.frames))
-			p.start(g, g.frames, g.out, wg.Done)
+			g.out = slices.Grow(g.out, len(g.frames))[:len(g.frames)]
+			p.start(g, g.frames, g.out, p.done)
 			continue
 		}
 		frames, out := make([]segment.Frame, len(g.redo)), make([]fuse.Result, len(g.redo))
@@ -184,10 +258,10 @@ func (p *pushBatch) submit(groups []*pushGroup) {
 			for i, at := range g.redo {
 				g.out[at] = out[i]
 			}
-			wg.Done()
+			p.done()
 		})
 	}
-	wg.Wait()
+	p.pending.Wait()
 }
 
 // start offers frames of a group in the form in which its partition takes them.
@@ -246,7 +320,6 @@ func (g *pushGroup) fail(e *wire.Error) {
 
 // results turns the verdicts into the answer, or into one refusal when not a single item was stored or known.
 func (p *pushBatch) results() ([]wire.PushResult, *wire.Error) {
-	results := make([]wire.PushResult, len(p.items))
 	var refusal *wire.Error
 	stored := len(p.items) == 0
 	for i, at := range p.items {
@@ -272,10 +345,10 @@ func (p *pushBatch) results() ([]wire.PushResult, *wire.Error) {
 			}
 			r.MessageID = segment.MessageID(v.CreatedAt, v.Offset, g.partition.ID)
 		}
-		results[i] = r
+		p.answer = append(p.answer, r)
 	}
 	if stored {
-		return results, nil
+		return p.answer, nil
 	}
 	return nil, refusal
 }

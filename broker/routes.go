@@ -132,7 +132,7 @@ func (b *Broker) serve(ctx *fasthttp.RequestCtx) {
 
 func newExchange(ctx *fasthttp.RequestCtx) *exchange {
 	x := &exchange{ctx: ctx, begin: time.Now(), requestID: httpkit.TakeRequestID(ctx.Request.Header.Peek(wire.HeaderRequestID))}
-	ctx.Response.Header.Set(wire.HeaderRequestID, x.requestID)
+	httpkit.SetRequestID(&ctx.Response.Header, x.requestID)
 	return x
 }
 

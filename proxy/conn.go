@@ -44,7 +44,8 @@ type clientConn struct {
 
 	ex exchange
 
-	held    []byte    // what the watch has read, for the next Reads
+	first   *httpkit.FirstRead
+	held    []byte    // what the watch or first has read, for the next Reads
 	failed  error     // what the watch met, for the next Read
 	arrival time.Time // while set: the request is refused, and its body may arrive until then
 	interim bool      // the next write is an interim answer nobody asked for
@@ -58,14 +59,18 @@ func (c *clientConn) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	if len(c.held) > 0 {
-		n := copy(p, c.held)
-		if c.held = c.held[n:]; len(c.held) == 0 {
-			c.held = nil
-		}
-		return n, nil
+		return c.takeHeld(p), nil
 	}
 	if c.failed != nil {
 		return 0, c.failed
+	}
+	if len(p) == 1 && c.arrival.IsZero() && c.first.Able() {
+		// The server waits for a request.
+		var err error
+		if c.held, err = c.first.Wait(); err != nil {
+			return 0, err
+		}
+		return c.takeHeld(p), nil
 	}
 	if c.arrival.IsZero() {
 		return c.Conn.Read(p)
@@ -79,6 +84,15 @@ func (c *clientConn) Read(p []byte) (int, error) {
 		err = errRefused
 	}
 	return n, err
+}
+
+func (c *clientConn) takeHeld(p []byte) int {
+	n := copy(p, c.held)
+	if c.held = c.held[n:]; len(c.held) == 0 {
+		c.held = nil
+		c.first.Done()
+	}
+	return n
 }
 
 // Write implements net.Conn. Every write has the whole write time again: a slow reader of a long answer is served as

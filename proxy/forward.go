@@ -18,13 +18,20 @@ import (
 // unavailableRetry is what a client is told while no broker can take its request: probes run four times a second.
 const unavailableRetry = time.Second
 
-// heads pools the buffers in which request heads are built.
+// smallBody is the size up to which a body is copied behind its head: it costs less than to tell the system of two
+// pieces.
+const smallBody = 4 << 10
+
+// heads pools the buffers in which request heads are built, with small bodies behind them.
 var heads = sync.Pool{New: func() any { return new([]byte) }}
 
 // attempt sends the exchange's request to one broker.
 func (g *Gateway) attempt(ex *exchange, tok *cellToken, b *broker, k *call, body []byte, wait time.Duration, deadline time.Time) (*answer, bool, error) {
 	buf := heads.Get().(*[]byte)
 	*buf = appendHead((*buf)[:0], ex, tok, b.address, wait, len(body))
+	if len(body) <= smallBody {
+		*buf, body = append(*buf, body...), nil
+	}
 	begin := time.Now()
 	a, wrote, err := g.dialer.do(b, k, *buf, body, deadline)
 	heads.Put(buf)
@@ -256,7 +263,7 @@ func (g *Gateway) degraded(ctx *fasthttp.RequestCtx, c *clientConn) {
 // conflation gets its empty answer in full: its client stops when the word is not echoed.
 func (g *Gateway) noContent(ctx *fasthttp.RequestCtx, c *clientConn) {
 	h := &ctx.Response.Header
-	setRequestID(h, c.ex.id)
+	httpkit.SetRequestID(h, c.ex.id)
 	setLimitHeaders(h, &c.ex.report)
 	if pop := &c.ex.pop; pop.Conflation {
 		h.SetContentType(httpkit.ContentTypeJSON)

@@ -157,16 +157,10 @@ func isTraceparent(b []byte) bool {
 
 // names are header names as bytes: they are set on every answer, and fasthttp would normalise a string each time.
 var names = struct {
-	requestID, limitName, limitLimit, limitRemaining, limitReset, limitMode, rateLimitPolicy, rateLimit []byte
+	limitName, limitLimit, limitRemaining, limitReset, limitMode, rateLimitPolicy, rateLimit []byte
 }{
-	[]byte(wire.HeaderRequestID), []byte(wire.HeaderLimitName), []byte(wire.HeaderLimitLimit), []byte(wire.HeaderLimitRemaining),
+	[]byte(wire.HeaderLimitName), []byte(wire.HeaderLimitLimit), []byte(wire.HeaderLimitRemaining),
 	[]byte(wire.HeaderLimitReset), []byte(wire.HeaderLimitMode), []byte(wire.HeaderRateLimitPolicy), []byte(wire.HeaderRateLimit),
-}
-
-// setRequestID states the request's id.
-func setRequestID(h *fasthttp.ResponseHeader, id string) {
-	var room [64]byte
-	h.SetCanonical(names.requestID, append(room[:0], id...))
 }
 
 // setLimitHeaders states the limit closest to refusing. A report without a name states nothing: the plan has no limit

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/queengate/queengate/internal/httpkit"
 )
 
 // clientListener hands fasthttp connections that have passed the walls, wrapped as clientConn.
@@ -49,7 +51,7 @@ func (l *clientListener) Accept() (net.Conn, error) {
 			_ = c.Close()
 			continue
 		}
-		cc := &clientConn{Conn: c, gateway: l.gateway, addr: addr}
+		cc := &clientConn{Conn: c, gateway: l.gateway, addr: addr, first: httpkit.NewFirstRead(c)}
 		l.gateway.walls.keep(cc)
 		return cc, nil
 	}

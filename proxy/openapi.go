@@ -23,7 +23,7 @@ func answersItself(r *wire.Route) bool { return r.Op == wire.OpOpenAPI }
 
 // openAPI answers with the document.
 func (g *Gateway) openAPI(ctx *fasthttp.RequestCtx, c *clientConn) {
-	setRequestID(&ctx.Response.Header, c.ex.id)
+	httpkit.SetRequestID(&ctx.Response.Header, c.ex.id)
 	doc := openAPIDocument()
 	httpkit.WriteJSON(ctx, fasthttp.StatusOK, doc)
 	g.finish(&c.ex, fasthttp.StatusOK, "", "", len(doc))

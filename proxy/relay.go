@@ -9,6 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -30,7 +31,7 @@ func (g *Gateway) relay(ctx *fasthttp.RequestCtx, c *clientConn, a *answer) {
 	ex, h := &c.ex, &ctx.Response.Header
 	status := a.status()
 	ctx.Response.SetStatusCode(status)
-	setRequestID(h, ex.id)
+	httpkit.SetRequestID(h, ex.id)
 	setLimitHeaders(h, &ex.report)
 	for _, name := range relayedHeaders {
 		if v := a.resp.Header.PeekCanonical(name); len(v) > 0 {

@@ -1,6 +1,9 @@
 package wire
 
-import "strings"
+import (
+	"strings"
+	"sync"
+)
 
 // seen is the set of known keys an object has shown already; a second one is refused.
 type seen uint32
@@ -19,27 +22,29 @@ func (s *seen) add(bit uint, key string) error {
 // A fault may stand behind items that each has already seen: each must do nothing that cannot be dropped until
 // ScanPush has returned nil. An empty partition name means DefaultPartition, as everywhere else on the wire.
 func ScanPush(body []byte, each func(index int, item PushItem) error) error {
-	s := scanner{b: body}
-	var keys seen
-	p := pushScanner{scanner: &s, each: each}
-	p.member = p.field
-	err := s.object(func(key []byte) error {
-		if string(key) != "items" {
-			_, err := s.skip(1)
-			return err
-		}
-		if err := keys.add(0, "items"); err != nil {
-			return err
-		}
-		return s.array(p.item)
-	})
-	if err != nil {
+	p := pushScanners.Get().(*pushScanner)
+	defer p.free()
+	p.scanner.b, p.each = body, each
+	if err := p.scanner.object(p.root); err != nil {
 		return err
 	}
-	if keys == 0 {
+	if p.body == 0 {
 		return bad("items is missing")
 	}
-	return s.end()
+	return p.scanner.end()
+}
+
+// pushScanners saves what a scan of one small message would mostly consist of: the functions bound to its state.
+var pushScanners = sync.Pool{New: func() any {
+	p := &pushScanner{scanner: &scanner{}}
+	p.root, p.element, p.member = p.top, p.item, p.field
+	return p
+}}
+
+func (p *pushScanner) free() {
+	*p.scanner = scanner{}
+	*p = pushScanner{scanner: p.scanner, root: p.root, element: p.element, member: p.member}
+	pushScanners.Put(p)
 }
 
 // pushScanner is the state of one scan. It remembers the names of the item before: a batch repeats them, and a
@@ -47,8 +52,12 @@ func ScanPush(body []byte, each func(index int, item PushItem) error) error {
 type pushScanner struct {
 	*scanner
 	each             func(int, PushItem) error
-	member           func(key []byte) error // p.field, bound once for all items
 	queue, partition string
+	body             seen // keys of the body
+
+	// top, item and field, bound once.
+	root, member func(key []byte) error
+	element      func(index int) error
 
 	index int // of the item being read, and what is known of it so far
 	it    PushItem
@@ -62,6 +71,17 @@ const (
 	keyTransactionID
 	keyPayload
 )
+
+func (p *pushScanner) top(key []byte) error {
+	if string(key) != "items" {
+		_, err := p.skip(1)
+		return err
+	}
+	if err := p.body.add(0, "items"); err != nil {
+		return err
+	}
+	return p.array(p.element)
+}
 
 func (p *pushScanner) item(index int) error {
 	if k, err := p.peek(); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,7 +54,7 @@ func (w *world) storePush(workers, batch int) func(context.Context, time.Duratio
 			return sample{}, err
 		}
 		blob, hashes := encoded(batch)
-		return workersFor(ctx, d, workers, func(i int) (int, error) {
+		return w.workersFor(ctx, d, workers, func(i int) (int, error) {
 			v, err := s.PushBundle(ctx, []store.Segment{{
 				PartitionID: parts[i].ID, Tenant: tenant, Count: batch,
 				RawBytes: int64(batch * len(payload)), Verified: -1, Blob: blob, Hashes: hashes,
@@ -64,6 +63,32 @@ func (w *world) storePush(workers, batch int) func(context.Context, time.Duratio
 				err = fmt.Errorf("status %d", v[0].Status)
 			}
 			return batch, err
+		})
+	}
+}
+
+// storeBundle calls the routine of our own store from one worker with one message for each of many partitions: what a
+// fuser would reach that had nothing else to do.
+func (w *world) storeBundle(partitions int) func(context.Context, time.Duration) (sample, error) {
+	return func(ctx context.Context, d time.Duration) (sample, error) {
+		s := store.New(w.anchor)
+		tenant := uuid.New()
+		pairs := make([]store.Pair, partitions)
+		for i := range pairs {
+			pairs[i] = store.Pair{Queue: "orders", Partition: fmt.Sprint("p", i)}
+		}
+		parts, err := s.Provision(ctx, tenant, pairs, store.Caps{})
+		if err != nil {
+			return sample{}, err
+		}
+		segs := make([]store.Segment, partitions)
+		for i := range segs {
+			blob, hashes := encoded(1)
+			segs[i] = store.Segment{PartitionID: parts[i].ID, Tenant: tenant, Count: 1, RawBytes: int64(len(payload)), Verified: -1, Blob: blob, Hashes: hashes}
+		}
+		return w.workersFor(ctx, d, 1, func(int) (int, error) {
+			_, err := s.PushBundle(ctx, segs)
+			return partitions, err
 		})
 	}
 }
@@ -80,7 +105,7 @@ func encoded(batch int) (blob, hashes []byte) {
 
 // storeDrain claims and acknowledges with our own routines from workers without HTTP or fusion, two transactions a batch.
 func (w *world) storeDrain(workers, take, messages int) func(context.Context, time.Duration) (sample, error) {
-	return func(ctx context.Context, _ time.Duration) (sample, error) {
+	return func(ctx context.Context, d time.Duration) (sample, error) {
 		s := store.New(w.anchor)
 		tenant := uuid.New()
 		pairs := make([]store.Pair, workers)
@@ -101,8 +126,8 @@ func (w *world) storeDrain(workers, take, messages int) func(context.Context, ti
 				return sample{}, err
 			}
 		}
-		var done atomic.Int64
-		return workersUntil(ctx, workers, func(i int) (int, bool, error) {
+		end := time.Now().Add(d)
+		return w.workersUntil(ctx, workers, func(i int) (int, bool, error) {
 			worker := uuid.New()
 			got, err := s.ClaimBundle(ctx, []store.Claim{{
 				Candidates: []int64{parts[i].ID}, QueueID: parts[i].QueueID, Group: wire.QueueModeGroup,
@@ -129,47 +154,34 @@ func (w *world) storeDrain(workers, take, messages int) func(context.Context, ti
 				err = fmt.Errorf("ack: %s", v[0].Items[0].Error)
 			}
 			n := int(c.Through - c.After)
-			done.Add(int64(n))
-			return n, false, err
+			return n, time.Now().After(end), err
 		})
 	}
 }
 
 // workersFor runs one call after the other in each worker for d.
-func workersFor(ctx context.Context, d time.Duration, workers int, call func(worker int) (int, error)) (sample, error) {
+func (w *world) workersFor(ctx context.Context, d time.Duration, n int, call func(worker int) (int, error)) (sample, error) {
 	end := time.Now().Add(d)
-	return workersUntil(ctx, workers, func(i int) (int, bool, error) {
+	return w.workersUntil(ctx, n, func(i int) (int, bool, error) {
 		n, err := call(i)
 		return n, time.Now().After(end), err
 	})
 }
 
-func workersUntil(ctx context.Context, workers int, call func(worker int) (n int, stop bool, err error)) (sample, error) {
-	var wg sync.WaitGroup
+func (w *world) workersUntil(ctx context.Context, n int, call func(worker int) (n int, stop bool, err error)) (sample, error) {
 	var total atomic.Int64
-	errs := make(chan error, workers)
-	began := time.Now()
-	for i := range workers {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				n, stop, err := call(i)
-				total.Add(int64(n))
-				if err != nil {
-					errs <- err
-					return
-				}
-				if stop {
-					return
-				}
+	at := w.open()
+	err := workers(n, func(i int) error {
+		for ctx.Err() == nil {
+			n, stop, err := call(i)
+			total.Add(int64(n))
+			if err != nil || stop {
+				return err
 			}
-		})
-	}
-	wg.Wait()
-	close(errs)
-	if err := <-errs; err != nil {
-		return sample{}, err
-	}
-	return sample{rate: float64(total.Load()) / time.Since(began).Seconds()}, nil
+		}
+		return nil
+	})
+	return at.close(total.Load()), err
 }
 
 // fresh returns a queue name that no other measurement uses.

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,11 +17,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/launch"
 	"github.com/queengate/queengate/internal/pg"
 	"github.com/queengate/queengate/migrations"
+	"github.com/queengate/queengate/wire"
 )
 
 // world is the running system with everything that the cases need.
@@ -103,30 +104,61 @@ func (w *world) openTargets(ctx context.Context, data string) error {
 	if !roots.AppendCertsFromPEM(pem) {
 		return errors.New("no certificate in the CA file")
 	}
-	byKey := func(r *fasthttp.Request) { r.Header.Set("Authorization", "Bearer "+c.APIKey) }
-	w.broker = newTarget(c.BrokerURL, nil, func(r *fasthttp.Request) {
-		r.Header.Set("Authorization", "Bearer "+token)
-		r.Header.Set("X-Queen-Tenant", tenant.String())
-	})
-	w.gateway = newTarget(c.GatewayURL, nil, byKey)
-	w.gatewayTLS = newTarget(c.GatewayHTTPSURL, &tls.Config{RootCAs: roots, ServerName: "localhost"}, byKey)
-	return nil
+	byKey := "Authorization: Bearer " + c.APIKey + "\r\n"
+	byToken := "Authorization: Bearer " + token + "\r\n" + wire.HeaderTenant + ": " + tenant.String() + "\r\n"
+	if w.broker, err = newTarget(w, c.BrokerURL, nil, byToken); err != nil {
+		return err
+	}
+	if w.gateway, err = newTarget(w, c.GatewayURL, nil, byKey); err != nil {
+		return err
+	}
+	w.gatewayTLS, err = newTarget(w, c.GatewayHTTPSURL, &tls.Config{RootCAs: roots, ServerName: "localhost"}, byKey)
+	return err
 }
 
-func newTarget(base string, config *tls.Config, head func(*fasthttp.Request)) *target {
-	u, err := url.Parse(base)
+// cellToken signs what the gateway of this system would.
+func cellToken(data string, tenant uuid.UUID) (string, error) {
+	key, err := datadir.CellKey(data)
 	if err != nil {
-		panic(err) // the system's own credentials file
+		return "", err
 	}
-	return &target{base: base, head: head, client: &fasthttp.HostClient{
-		Addr: u.Host, IsTLS: config != nil, TLSConfig: config, MaxConns: 1024, MaxIdemponentCallAttempts: 1,
-		ReadTimeout: time.Minute, MaxIdleConnDuration: time.Minute,
-	}}
+	now := time.Now()
+	return wire.SignCell(ed25519.PrivateKey(key), "local", wire.CellClaims{
+		Subject: "bench", Tenant: tenant, Cluster: "demo", Access: wire.AccessReadWrite, Expires: now.Add(2 * time.Hour),
+	}, now)
 }
 
 func (w *world) close() {
 	w.anchor.Close()
 	w.db.Close()
+}
+
+// window is the time over which something is measured.
+type window struct {
+	w              *world
+	began          time.Time
+	ours, postgres time.Duration
+}
+
+// open begins to measure: what a case prepares before it does not count.
+func (w *world) open() *window {
+	ours, postgres := w.cpu()
+	return &window{w, time.Now(), ours, postgres}
+}
+
+// close ends the window, in which n messages passed.
+func (x *window) close(n int64) sample {
+	took := time.Since(x.began)
+	ours, postgres := x.w.cpu()
+	per := func(d time.Duration) time.Duration { return d / time.Duration(max(1, n)) }
+	return sample{rate: float64(n) / took.Seconds(), ours: per(ours - x.ours), postgres: per(postgres - x.postgres)}
+}
+
+// commits returns the commits of the system's own database so far. A session reports them with a delay of about a
+// second while it is busy, so a difference is true only between two moments of an even load.
+func (w *world) commits(ctx context.Context) (n int64, err error) {
+	err = w.db.QueryRow(ctx, "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()").Scan(&n)
+	return n, err
 }
 
 // cpu reads the CPU clocks of our process and of PostgreSQL with all its backends.
@@ -176,6 +208,7 @@ func (w *world) pgbench(script string, clients int) func(context.Context, time.D
 			return sample{}, err
 		}
 		defer os.Remove(file)
+		at := w.open()
 		cmd := exec.CommandContext(ctx, path, "-n", "-c", strconv.Itoa(clients), "-j", "2", "-M", "prepared",
 			"-T", strconv.Itoa(max(int(d.Seconds()), 1)), "-f", file, w.anchorDSN)
 		out, err := cmd.CombinedOutput()
@@ -187,7 +220,9 @@ func (w *world) pgbench(script string, clients int) func(context.Context, time.D
 			return sample{}, fmt.Errorf("pgbench printed no rate:\n%s", out)
 		}
 		rate, err := strconv.ParseFloat(string(m[1]), 64)
-		return sample{rate: rate}, err
+		s := at.close(int64(rate * time.Since(at.began).Seconds()))
+		s.rate = rate
+		return s, err
 	}
 }
 

@@ -16,7 +16,7 @@ func (l HoldbackListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &HoldbackConn{Conn: c}, nil
+	return &HoldbackConn{Conn: c, first: NewFirstRead(c)}, nil
 }
 
 // HoldbackConn is a connection whose reading side can be watched while nobody reads: the watch reads ahead and holds
@@ -26,7 +26,8 @@ func (l HoldbackListener) Accept() (net.Conn, error) {
 // from any.
 type HoldbackConn struct {
 	net.Conn
-	held    []byte // what a watch read ahead
+	first   *FirstRead
+	held    []byte // what a watch or first read ahead
 	pending error  // what it met after that, for the Read that follows
 	linger  atomic.Bool
 	closed  atomic.Bool
@@ -59,17 +60,30 @@ func (c *HoldbackConn) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	if len(c.held) > 0 {
-		n := copy(p, c.held)
-		if c.held = c.held[n:]; len(c.held) == 0 {
-			c.held = nil
-		}
-		return n, nil
+		return c.takeHeld(p), nil
 	}
 	if err := c.pending; err != nil {
 		c.pending = nil
 		return 0, err
 	}
-	return c.Conn.Read(p)
+	if len(p) > 1 || !c.first.Able() {
+		return c.Conn.Read(p)
+	}
+	// The server waits for a request.
+	var err error
+	if c.held, err = c.first.Wait(); err != nil {
+		return 0, err
+	}
+	return c.takeHeld(p), nil
+}
+
+func (c *HoldbackConn) takeHeld(p []byte) int {
+	n := copy(p, c.held)
+	if c.held = c.held[n:]; len(c.held) == 0 {
+		c.held = nil
+		c.first.Done()
+	}
+	return n
 }
 
 // aLongTimeAgo is a read deadline that ends a read at once.

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/wire"
 )
 
 // maxRequestIDBytes bounds a request id taken over from a request.
@@ -24,6 +27,15 @@ func uuidAt(now time.Time) uuid.UUID {
 
 // NewRequestID returns a fresh request id: the text of a UUIDv7.
 func NewRequestID() string { return NewUUID().String() }
+
+// requestIDName is the header's name as bytes: it is set on every answer, and fasthttp would normalise a string each time.
+var requestIDName = []byte(wire.HeaderRequestID)
+
+// SetRequestID states the request's id on an answer.
+func SetRequestID(h *fasthttp.ResponseHeader, id string) {
+	var room [maxRequestIDBytes]byte
+	h.SetCanonical(requestIDName, append(room[:0], id...))
+}
 
 // TakeRequestID returns the id a trusted peer sent, when it is 1 to 64 letters, digits, dots, dashes or underscores,
 // and a fresh one otherwise.
