@@ -127,7 +127,7 @@ func (n *names) target(tenant uuid.UUID, queue, name string) (store.Partition, b
 		return store.Partition{}, false
 	}
 	p, ok := known.partitions[name]
-	p.DedupWindow = known.last.DedupWindow
+	p.DedupWindow, p.Encrypted = known.last.DedupWindow, known.last.Encrypted
 	return p.Partition, ok && n.fresh(known.last.asked, known.last.version)
 }
 
