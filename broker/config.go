@@ -37,6 +37,7 @@ type Config struct {
 	MaxBodyBytes     int           // 64 MiB; above it 413
 	MaxParked        int           // 50,000 parked polls; above it 503 broker_overloaded
 	WindowFull       int           // 100 messages in a partition end its queue's windowBuffer before its time
+	PopTimeout       time.Duration // 30 s: the wait of a waiting pop that names none
 	MaxPopMessages   int           // 10,000: a larger batch is answered with at most so many
 	ReadTimeout      time.Duration // 60 s for head and body of one request
 	WriteTimeout     time.Duration // 60 s for one answer
@@ -51,11 +52,15 @@ type Config struct {
 	// Encryption has the keys of payloads at rest; nil: none. Without one that seals, pushes to encrypted queues are refused.
 	Encryption *seal.Ring
 
+	Autopilot          string // "on" (default), "shadow": choose and only count it, "off": of a pop that leaves batch and partitions to the broker
+	AutopilotBatch     int    // 100: the batch chosen
+	AutopilotDwellPops int    // 16 claims of a group are watched before more than one partition is chosen
+
 	Fuse              fuse.Config
 	Janitor           janitor.Config // its HistoryKeep is the one above
 	redrivePause      time.Duration  // after the first step that the database undid, then doubled; 1 s
-	SegmentCacheBytes int64          // 64 MiB of opened segments
-	LeaseCacheBytes   int64          // 64 MiB of what was delivered under which lease
+	SegmentCacheBytes int64          // 64 MiB of opened segments; negative: none is kept
+	LeaseCacheBytes   int64          // 64 MiB of what was delivered under which lease; negative: nothing is
 }
 
 func (c Config) withDefaults() Config {
@@ -64,6 +69,10 @@ func (c Config) withDefaults() Config {
 	set(&c.MaxParked, 50_000)
 	set(&c.MaxPopMessages, 10_000)
 	set(&c.WindowFull, 100)
+	set(&c.PopTimeout, wire.DefaultTimeout)
+	set(&c.Autopilot, autopilotOn)
+	set(&c.AutopilotBatch, 100)
+	set(&c.AutopilotDwellPops, 16)
 	set(&c.ReadTimeout, time.Minute)
 	set(&c.WriteTimeout, time.Minute)
 	set(&c.IdleTimeout, 2*time.Minute)
@@ -111,6 +120,10 @@ func (c Config) Validate() error {
 	}
 	check(c.MaxBodyBytes >= 1024, "broker.max_body_bytes = %d: want at least 1024", c.MaxBodyBytes)
 	check(c.MaxParked >= 1, "broker.max_parked = %d: want at least 1", c.MaxParked)
+	check(c.PopTimeout >= 0, "broker.pop_timeout = %v: want 0 or more", c.PopTimeout)
+	check(c.Autopilot == autopilotOn || c.Autopilot == autopilotShadow || c.Autopilot == autopilotOff, "broker.autopilot = %q: want on, shadow or off", c.Autopilot)
+	check(c.AutopilotBatch >= 1, "broker.autopilot_batch = %d: want at least 1", c.AutopilotBatch)
+	check(c.AutopilotDwellPops >= 1, "broker.autopilot_dwell_pops = %d: want at least 1", c.AutopilotDwellPops)
 	check(c.MaxPopMessages >= 1, "broker.max_pop_messages = %d: want at least 1", c.MaxPopMessages)
 	check(c.WindowFull >= 1, "broker.window_batch = %d: want at least 1", c.WindowFull)
 	check(c.SubscriptionMode == "new" || c.SubscriptionMode == "all", "broker.subscription_mode = %q: want new or all", c.SubscriptionMode)

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // conflated is the part of a pop answer that concerns conflation and autopilot.
@@ -144,7 +147,7 @@ func TestAutopilotChoosesWhatIsNotNamed(t *testing.T) {
 		}
 	}
 	// Claims of one message each teach that a batch needs many partitions.
-	for range pilotDwell {
+	for range (Config{}).withDefaults().AutopilotDwellPops {
 		w.pop("q?consumerGroup=small&subscriptionMode=all&batch=1&autoAck=true")
 		w.many("q", "p0", 1)
 	}
@@ -155,4 +158,41 @@ func TestAutopilotChoosesWhatIsNotNamed(t *testing.T) {
 	if got.Autopilot == nil || got.Autopilot.Partitions < 8 || len(got.Messages) < 8 {
 		t.Errorf("with experience: %+v, %d messages", got.Autopilot, len(got.Messages))
 	}
+}
+
+func TestTheAutopilotObeysItsSettings(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]struct {
+		chosen   int // the batch; 0: no choice is shown
+		messages int
+		choices  float64
+	}{
+		"on":     {3, 3, 1},
+		"shadow": {0, 5, 1},
+		"off":    {0, 5, 0},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, func(c *Config) { c.Autopilot, c.AutopilotBatch = mode, 3 })
+			w.many("q", "p", 5)
+			got := w.asked("q?autopilot=true&consumerGroup=g&subscriptionMode=all")
+			chosen := 0
+			if got.Autopilot != nil {
+				chosen = got.Autopilot.Batch
+			}
+			if chosen != want.chosen || len(got.Messages) != want.messages {
+				t.Errorf("got %d messages and a batch of %d, want %d and %d", len(got.Messages), chosen, want.messages, want.chosen)
+			}
+			if got := testutil.ToFloat64(w.b.metrics.choices); got != want.choices {
+				t.Errorf("counted choices: got %v, want %v", got, want.choices)
+			}
+		})
+	}
+}
+
+func TestAWaitingPopWithoutALimitWaitsAsConfigured(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *Config) { c.PopTimeout = time.Millisecond })
+	w.client.Timeout = 20 * time.Second // less than the limit that is not configured
+	w.do("GET", "/api/v1/pop/queue/q?wait=true&consumerGroup=g", "").want(t, 204)
 }

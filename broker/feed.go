@@ -40,6 +40,7 @@ type feed struct {
 	swept atomic.Bool   // no log rows of deleted queues are left, as far as is known here
 	due   chan struct{} // one token: another broker says that there is something to read
 	every time.Duration // between two rounds that nobody asks for
+	life  store.Life    // of the database in the last good round; the loop's own
 
 	mu    sync.Mutex // guards all below
 	heard map[int64]hearing
@@ -208,6 +209,12 @@ func (b *Broker) readFeed(ctx context.Context, window time.Duration, now time.Ti
 	if err != nil {
 		return err
 	}
+	if b.feed.life != 0 && b.feed.life != shared.Life && !b.feed.away.Load() {
+		// A failover may fit between two rounds.
+		b.log.Info("the database is another one")
+		b.unlearn()
+	}
+	b.feed.life = shared.Life
 	b.names.version.Store(shared.ConfigVersion)
 	b.obey(shared.Switches, now)
 	for _, m := range b.feed.newMoves(shared.Moves, now) {
@@ -223,12 +230,20 @@ func (b *Broker) readFeed(ctx context.Context, window time.Duration, now time.Ti
 // less than the old one had, and a feed that was silent for longer than its window may have missed a write.
 func (b *Broker) resume(silent time.Duration) {
 	b.log.Info("the database is back", "away_ms", silent.Milliseconds())
+	b.unlearn()
+	b.feed.away.Store(false)
+}
+
+// unlearn drops what was learned of the database. Offsets that it lost are given to other messages, and ids of
+// partitions to other partitions.
+func (b *Broker) unlearn() {
 	b.fuser.ForgetAll()
+	b.segments.clear()
+	b.leases.clear()
 	b.names.clear()
 	b.scopes.version.Store(-1)
 	b.feed.forget(time.Now())
 	b.park.Reset()
-	b.feed.away.Store(false)
 }
 
 // probe asks, in one statement for all of them, after leases that may have ended without our hearing of it, and after

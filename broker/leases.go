@@ -55,7 +55,7 @@ func (d *delivered) add(offset int64, h store.Hash) {
 const leaseGrace = 10 * time.Second
 
 func newLeaseRegistry(limit int64) *leaseRegistry {
-	return &leaseRegistry{limit: limit, byID: map[string]*list.Element{}}
+	return &leaseRegistry{limit: max(limit, 0), byID: map[string]*list.Element{}}
 }
 
 // grant remembers a lease.
@@ -71,6 +71,15 @@ func (r *leaseRegistry) grant(worker uuid.UUID, key park.Key, d time.Duration, p
 	for r.bytes > r.limit {
 		r.dropLocked(r.order.Back())
 	}
+}
+
+// clear forgets every lease.
+func (r *leaseRegistry) clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.byID)
+	r.order.Init()
+	r.bytes = 0
 }
 
 func (r *leaseRegistry) dropLocked(e *list.Element) {

@@ -37,6 +37,8 @@ type metrics struct {
 	fills    prometheus.Counter
 	fillTime prometheus.Counter                   // microseconds
 	refused  map[bearer.Reason]prometheus.Counter // nil without JWT
+	choices  prometheus.Counter                   // of the autopilot
+	chosen   prometheus.Counter                   // partitions
 }
 
 type tally struct{ requests, messages prometheus.Counter }
@@ -133,6 +135,8 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 		false: counter("queen_pop_wildcard_total", "Pops that take any partition."),
 		true:  counter("queen_pop_targeted_total", "Pops of one partition by its name."),
 	}
+	m.choices = counter("queengate_broker_autopilot_choices_total", "Pops for which the autopilot chose, or in shadow mode would have chosen.")
+	m.chosen = counter("queengate_broker_autopilot_partitions_total", "Partitions it chose.")
 	m.fills = counter("queen_pop_fill_wait_total", "Pops that held what they had until more came (minPopWaitTime).")
 	m.fillTime = counter("queen_pop_fill_wait_microseconds_total", "Time they held it.")
 	reg.MustRegister(newGauges(b), newBacklogs(b))

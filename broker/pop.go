@@ -40,6 +40,9 @@ func (b *Broker) pop(x *exchange) error {
 		x.preface = []byte(`"success":false,"messages":[],`)
 		return err
 	}
+	if !q.TimeoutGiven {
+		q.Timeout = b.cfg.PopTimeout
+	}
 	p := popping{
 		b: b, x: x, q: q,
 		key:      park.Key{Tenant: x.who.tenant, Queue: x.params[0], Group: q.Group},

@@ -276,7 +276,7 @@ func (run *redriveRun) lane(ctx context.Context, l *redriveLane) (reason string,
 		rest = rest[n:]
 		vouched := verified
 		if seen[chunk[0].ID] {
-			vouched = -1 // the probe shall find it
+			vouched = store.Watermark{} // the probe shall find it
 		}
 		if reason, err := run.move(ctx, found[0], chunk, vouched); reason != "" || err != nil {
 			return reason, err
@@ -308,7 +308,7 @@ func (run *redriveRun) chunk(items []store.RedriveItem, seen map[uuid.UUID]bool)
 }
 
 // move moves a chunk, waiting for its turn; if some of it changed meanwhile or cannot be decrypted, one by one.
-func (run *redriveRun) move(ctx context.Context, to store.Partition, items []store.RedriveItem, verified int64) (reason string, err error) {
+func (run *redriveRun) move(ctx context.Context, to store.Partition, items []store.RedriveItem, verified store.Watermark) (reason string, err error) {
 	if err := run.wait(ctx, len(items)); err != nil {
 		return "", err
 	}
@@ -366,7 +366,7 @@ func (run *redriveRun) move(ctx context.Context, to store.Partition, items []sto
 func (run *redriveRun) each(ctx context.Context, to store.Partition, items []store.RedriveItem) (reason string, err error) {
 	for i := range items {
 		run.next = run.next.Add(-run.cost(1))
-		if reason, err := run.move(ctx, to, items[i:i+1], -1); reason != "" || err != nil {
+		if reason, err := run.move(ctx, to, items[i:i+1], store.Watermark{}); reason != "" || err != nil {
 			return reason, err
 		}
 	}

@@ -140,7 +140,7 @@ func (b *Broker) destination(x *exchange, l *store.Letter, to store.Pair) (store
 // What was encrypted stays so: a letter is sealed anew for the place it goes to, whether or not the queue there is
 // encrypted, and so are those that travel with it. Errors: wire.EncryptionKeyMissing, wire.MessageCorrupt.
 func (b *Broker) newMove(tenant uuid.UUID, to store.Partition, producer string, letters []store.Letter) (*store.Move, error) {
-	m := &store.Move{Tenant: tenant, Partition: to, Verified: -1, Sealed: to.Encrypted}
+	m := &store.Move{Tenant: tenant, Partition: to, Sealed: to.Encrypted}
 	frames := make([]segment.Frame, len(letters))
 	for i := range letters {
 		l := &letters[i]
@@ -165,9 +165,9 @@ func (b *Broker) newMove(tenant uuid.UUID, to store.Partition, producer string, 
 
 // vouch reads the partition's recent transaction ids without a lock, so that the probe under the lock has only the
 // newest to look at. It returns the offset up to which none of the letters but those in seen are in the log.
-func (b *Broker) vouch(to store.Partition, letters []uuid.UUID) (verified int64, seen map[uuid.UUID]bool, err error) {
+func (b *Broker) vouch(to store.Partition, letters []uuid.UUID) (verified store.Watermark, seen map[uuid.UUID]bool, err error) {
 	if to.DedupWindow == 0 {
-		return -1, nil, nil
+		return store.Watermark{}, nil, nil
 	}
 	wanted := make(map[store.Hash]uuid.UUID, len(letters))
 	for _, id := range letters {
@@ -186,7 +186,7 @@ func (b *Broker) vouch(to store.Partition, letters []uuid.UUID) (verified int64,
 		}
 	})
 	if len(seen) > 0 && len(letters) == 1 {
-		verified = -1 // the routine shall find it and answer with the original
+		verified = store.Watermark{} // the routine shall find it and answer with the original
 	}
 	return verified, seen, err
 }

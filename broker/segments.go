@@ -9,7 +9,8 @@ import (
 )
 
 // segmentCache keeps opened segments, so that several groups, or a redelivery, inflate and check the same bytes once.
-// A segment is immutable and ids of partitions are never used again, so nothing in it is ever wrong.
+// A segment is immutable and ids of partitions are never used again in one life of the database; in another one they may
+// be, so open compares heads, which hold the checksum of the body, and a new life empties the cache.
 type segmentCache struct {
 	limit int64
 
@@ -21,14 +22,23 @@ type segmentCache struct {
 
 type segmentKey struct{ partition, base int64 }
 
+// segmentHead tells segments apart that may stand at the same place in two lives of the database.
+type segmentHead [16]byte
+
+func headOf(blob []byte) (h segmentHead) {
+	copy(h[:], blob)
+	return h
+}
+
 type cachedSegment struct {
 	key    segmentKey
+	head   segmentHead
 	reader *segment.Reader
 	bytes  int64
 }
 
 func newSegmentCache(limit int64) *segmentCache {
-	return &segmentCache{limit: limit, items: map[segmentKey]*list.Element{}}
+	return &segmentCache{limit: max(limit, 0), items: map[segmentKey]*list.Element{}}
 }
 
 // cached returns a reader that is held already, or nil.
@@ -48,9 +58,12 @@ func (c *segmentCache) open(partition int64, s *store.StoredSegment) (*segment.R
 	k := segmentKey{partition, s.Base}
 	c.mu.Lock()
 	if e := c.items[k]; e != nil {
-		c.order.MoveToFront(e)
-		c.mu.Unlock()
-		return e.Value.(*cachedSegment).reader, nil
+		if e.Value.(*cachedSegment).head == headOf(s.Blob) {
+			c.order.MoveToFront(e)
+			c.mu.Unlock()
+			return e.Value.(*cachedSegment).reader, nil
+		}
+		c.dropLocked(e)
 	}
 	c.mu.Unlock()
 	r, err := segment.Open(s.Blob)
@@ -66,15 +79,27 @@ func (c *segmentCache) open(partition int64, s *store.StoredSegment) (*segment.R
 	if c.items[k] != nil {
 		return r, nil
 	}
-	c.items[k] = c.order.PushFront(&cachedSegment{k, r, size})
+	c.items[k] = c.order.PushFront(&cachedSegment{k, headOf(s.Blob), r, size})
 	c.bytes += size
 	for c.bytes > c.limit {
-		oldest := c.order.Back()
-		gone := c.order.Remove(oldest).(*cachedSegment)
-		delete(c.items, gone.key)
-		c.bytes -= gone.bytes
+		c.dropLocked(c.order.Back())
 	}
 	return r, nil
+}
+
+func (c *segmentCache) dropLocked(e *list.Element) {
+	gone := c.order.Remove(e).(*cachedSegment)
+	delete(c.items, gone.key)
+	c.bytes -= gone.bytes
+}
+
+// clear drops everything.
+func (c *segmentCache) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.items)
+	c.order.Init()
+	c.bytes = 0
 }
 
 // readerBytes estimates what a reader holds: its frames and the bookkeeping of the cache.

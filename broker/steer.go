@@ -10,12 +10,15 @@ import (
 const (
 	// maxConflated bounds a conflating pop: each message is the newest of a partition of its own.
 	maxConflated = 64
-	// pilotBatch is what the broker chooses for a pop that leaves the batch to it.
-	pilotBatch = 100
-	// pilotDwell is how many claims of a group are watched before partitions are widened for it.
-	pilotDwell = 16
 	// pilotPause is the advice to a client that does not wait and has drained what is ready.
 	pilotPause = 100 * time.Millisecond
+)
+
+// The modes of the autopilot.
+const (
+	autopilotOn     = "on"
+	autopilotShadow = "shadow"
+	autopilotOff    = "off"
 )
 
 // refusable says why a pop cannot be served as it is put.
@@ -44,14 +47,20 @@ func (p *popping) size() {
 	if q.Conflation {
 		batch = min(batch, maxConflated)
 	}
-	if q.Autopilot && !q.Conflation && !p.pinned && p.scope == nil && q.Group != wire.QueueModeGroup {
+	mode := p.b.cfg.Autopilot
+	if mode != autopilotOff && q.Autopilot && !q.Conflation && !p.pinned && p.scope == nil && q.Group != wire.QueueModeGroup {
+		choice := wire.Autopilot{Partitions: partitions, Batch: batch}
 		if !q.BatchGiven {
-			batch = pilotBatch
+			choice.Batch = p.b.cfg.AutopilotBatch
 		}
 		if !q.PartitionsGiven {
-			partitions = p.steer(batch)
+			choice.Partitions = p.steer(choice.Batch)
 		}
-		p.pilot = &wire.Autopilot{Partitions: partitions, Batch: batch}
+		p.b.metrics.choices.Inc()
+		p.b.metrics.chosen.Add(float64(choice.Partitions))
+		if mode == autopilotOn {
+			partitions, batch, p.pilot = choice.Partitions, choice.Batch, &choice
+		}
 	}
 	p.budget = min(max(batch, 1), p.b.cfg.MaxPopMessages)
 	p.partitions = partitions
@@ -67,7 +76,7 @@ func (p *popping) size() {
 func (p *popping) steer(batch int) int {
 	yield, claims := p.ticket.Ring().Yield()
 	ready, tickets := p.ticket.Supply()
-	if claims < pilotDwell {
+	if claims < int64(p.b.cfg.AutopilotDwellPops) {
 		return 1
 	}
 	need := int(math.Ceil(float64(batch) / max(yield, 1)))

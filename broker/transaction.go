@@ -208,7 +208,7 @@ func (t *transactionCall) attempt() error {
 	landed := make([]fuse.Landed, 0, len(groups))
 	for i, g := range groups {
 		v, sg := &t.verdict.Pushes[i], &t.in.Pushes[i]
-		held.Stored(sg.PartitionID, v.Base, sg.Hashes, v.CreatedAt)
+		held.Stored(sg.PartitionID, sg.Hashes, v)
 		t.b.history.pushed(sg.Tenant, g.pair.Queue, sg.Count)
 		landed = append(landed, fuse.Landed{
 			Partition: sg.PartitionID, QueueID: g.partition.QueueID, Tenant: sg.Tenant, Queue: g.pair.Queue,

@@ -40,6 +40,9 @@ func (g *Gateway) classify(rh *fasthttp.RequestHeader, ex *exchange) *wire.Error
 		if ex.pop, err = wire.ParsePopQuery(query); err != nil {
 			return wire.AsError(err)
 		}
+		if !ex.pop.TimeoutGiven {
+			ex.pop.Timeout = g.cfg.PopTimeout
+		}
 		ex.pop.Timeout = min(ex.pop.Timeout, g.cfg.LongPollMax)
 		return nil
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/queengate/queengate/wire"
 )
 
 // Config holds the values of the data path. The zero value of a field means its default; Validate fills nothing in.
@@ -34,6 +36,7 @@ type Config struct {
 	HeadTime         time.Duration // for the handshake and a request's head. Default 10 s
 	IdleTime         time.Duration // between requests. Default 120 s: longer than clients keep idle connections
 	WriteTime        time.Duration // without progress of an answer. Default 30 s
+	PopTimeout       time.Duration // wait of a waiting poll that names none. Default 30 s
 	LongPollMax      time.Duration // cap of a poll's wait. Default 90 s
 	LongPollGrace    time.Duration // how late a broker's answer to a poll may be. Default 3 s
 	RefusalHold      time.Duration // before a refused waiting poll is answered. Default 1 s, negative: none
@@ -92,6 +95,7 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.IdleTime, 120*time.Second)
 	orDefault(&c.WriteTime, 30*time.Second)
 	orDefault(&c.LongPollMax, defaultLongPollMax)
+	orDefault(&c.PopTimeout, wire.DefaultTimeout)
 	orDefault(&c.LongPollGrace, 3*time.Second)
 	orDefault(&c.RefusalHold, time.Second)
 	orDefault(&c.MaxHeldRefusals, 2_000)

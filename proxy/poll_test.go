@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -359,4 +360,19 @@ func TestDrainingEndsPollsAtOnce(t *testing.T) {
 		t.Errorf("run: %v", err)
 	}
 	w.stopped <- nil
+}
+
+func TestAPollThatNamesNoWaitWaitsAsConfigured(t *testing.T) {
+	t.Parallel()
+	address, parked, _ := parking(t)
+	w := setup(t, options{address: address, config: func(c *Config) { c.PopTimeout = 7 * time.Second }})
+	c := w.dial()
+	c.send(w.head("GET", "/api/v1/pop/queue/q?wait=true"))
+	asked, err := url.Parse(<-parked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ms, err := strconv.Atoi(asked.Query().Get("timeout")); err != nil || ms < 1 || ms > 7000 {
+		t.Errorf("the broker is asked to wait %q ms, want at most 7000", asked.Query().Get("timeout"))
+	}
 }

@@ -14,19 +14,22 @@ type batch struct {
 	lane     *lane
 	part     store.Partition // as it was when the batch was made
 	pushes   []*push
-	items    []item  // their frames, in order
-	live     []int32 // leaders without a verdict: the next offer
-	next     []int32 // what the current flush leaves of them: see keep
-	known    int64   // the watermark of next
-	follow   []int32 // items that repeat an earlier one
-	entry    *entry  // whose watermark is verified
-	verified int64   // no live frame stands at or before it; -1: nothing is known
-	suspect  bool    // made of pushes the cache has seen before
-	skips    int     // how often its row was held by another session
-	bytes    int64   // of what is live, once it has been offered
-	alone    bool    // its next offer is a call of its own
-	slow     bool    // it was part of a call that ran out of time
+	items    []item          // their frames, in order
+	live     []int32         // leaders without a verdict: the next offer
+	next     []int32         // what the current flush leaves of them: see keep
+	known    store.Watermark // the watermark of next
+	follow   []int32         // items that repeat an earlier one
+	entry    *entry          // whose watermark is verified
+	verified store.Watermark // no live frame stands at or before it
+	suspect  bool            // made of pushes the cache has seen before
+	skips    int             // how often its row was held by another session
+	bytes    int64           // of what is live, once it has been offered
+	alone    bool            // its next offer is a call of its own
+	slow     bool            // it was part of a call that ran out of time
 }
+
+// nothing is the watermark of who knows nothing.
+var nothing = store.Watermark{Offset: -1}
 
 // item is one frame of a batch.
 type item struct {
@@ -78,7 +81,7 @@ func (l *lane) takeLocked(room int64, first bool) (bytes int64, done bool) {
 	if bt := l.retry; bt != nil {
 		l.retry, l.batch = nil, bt
 		if bt.entry != l.entry {
-			bt.entry, bt.verified = l.entry, -1 // its watermark was forgotten meanwhile
+			bt.entry, bt.verified = l.entry, nothing // its watermark was forgotten meanwhile
 		}
 		return bt.bytes, true
 	}
@@ -133,9 +136,9 @@ func (bt *batch) weigh() {
 func (bt *batch) build(seen *firstSeen) (apart int) {
 	e := bt.entry
 	vouched := bt.part.DedupWindow > 0 && e.vouches(bt.part.DedupWindow)
-	bt.verified = -1
+	bt.verified = nothing
 	if vouched {
-		bt.verified = e.verified
+		bt.verified = e.mark()
 		if !bt.suspect {
 			apart = bt.setApart(e)
 		}
@@ -153,7 +156,7 @@ func (bt *batch) build(seen *firstSeen) (apart int) {
 			bt.live = append(bt.live, at)
 			if vouched && bt.suspect {
 				if off, ok := e.find(&q.hashes[i]); ok {
-					bt.verified = min(bt.verified, off-1)
+					bt.verified = bt.verified.Below(off)
 				}
 			}
 		}
@@ -216,12 +219,16 @@ func (bt *batch) decide(i int32, r Result) bool {
 }
 
 // keep leaves frames for the next offer; no frame of them stands at or before verified.
-func (bt *batch) keep(live []int32, verified int64) {
-	if len(bt.next) == 0 {
+func (bt *batch) keep(live []int32, verified store.Watermark) {
+	switch {
+	case len(bt.next) == 0:
 		bt.known = verified
+	case bt.known.Life != verified.Life: // the halves of a segment met two lives of the database
+		bt.known = nothing
+	default:
+		bt.known = bt.known.Below(verified.Offset + 1)
 	}
 	bt.next = append(bt.next, live...)
-	bt.known = min(bt.known, verified)
 }
 
 // turn makes what was kept the next offer.

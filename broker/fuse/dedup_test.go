@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -389,4 +390,50 @@ func TestALaneThatNeverRestsIsCharged(t *testing.T) {
 		want(t, "stored", w.Stats().Stored, uint64(40*100+1))
 		w.stop()
 	})
+}
+
+// A standby that lacked a suffix was promoted, and another broker has written as many messages since: the watermark of
+// the life before stands at the very last offset and would spare the probe that finds a duplicate.
+func TestAWatermarkOfAnotherLifeOfTheDatabaseVouchesForNothing(t *testing.T) {
+	t.Parallel()
+	for way, repeat := range map[string]func(w *world) string{
+		"a push":                  func(w *world) string { return show(w.push(partition(1, hour), "y")) },
+		"a push beside a new one": func(w *world) string { return show(w.push(partition(1, hour), "new", "y")) },
+		"a transaction": func(w *world) string {
+			h := w.Hold([]store.Partition{partition(1, hour)})
+			defer h.Release()
+			return fmt.Sprint(w.db.counts(h.Vouched(1, hashesOf("y"))))
+		},
+	} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			db := newFake(t, 1)
+			w := start(t, db, fuse.Config{})
+			w.push(partition(1, hour), "a", "b", "c")
+			db.failover(1, 1)
+			db.foreign(1, "x", "y")
+			want(t, "y again", repeat(w), map[string]string{"a push": "[d2]", "a push beside a new one": "[3 d2]", "a transaction": "-1"}[way])
+			w.push(partition(1, hour), "d")
+			w.push(partition(1, hour), "e")
+			offers := db.offers()
+			want(t, "known anew", strings.HasPrefix(offers[len(offers)-1], "1@-1"), false)
+		})
+	}
+}
+
+// A row was written behind the watermark, and the gap is read in another life than the rest was learned in.
+func TestAGapReadInAnotherLifeStartsTheCacheOver(t *testing.T) {
+	t.Parallel()
+	db := newFake(t, 1)
+	w := start(t, db, fuse.Config{})
+	w.push(partition(1, hour), "a")
+	db.foreign(1, "x")
+	var once sync.Once
+	db.reads = func(int64) error {
+		once.Do(func() { db.failover(1, 1); db.foreign(1, "y", "z") })
+		return nil
+	}
+	w.push(partition(1, hour), "b") // behind a gap: it is read next
+	want(t, "z again", show(w.push(partition(1, hour), "z")), "[d2]")
+	want(t, "x, which was lost", show(w.push(partition(1, hour), "x")), "[3]")
 }

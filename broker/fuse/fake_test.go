@@ -15,6 +15,7 @@ import (
 	"github.com/queengate/queengate/broker/fuse"
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/pg"
 )
 
 // fakeDB is a Pusher in memory with the exact semantics of the real one. It checks what the fuser promises on every
@@ -38,6 +39,7 @@ type fakeDB struct {
 	calls  []call
 	flying map[int64]bool
 	probed int // rows looked at by probes
+	life   pg.Life
 }
 
 type fatalist interface {
@@ -125,7 +127,7 @@ func (db *fakeDB) check(s store.Segment) offered {
 		db.t.Errorf("partition %d is in two calls at once, or twice in one", s.PartitionID)
 	}
 	db.flying[s.PartitionID] = true
-	o := offered{partition: s.PartitionID, verified: s.Verified}
+	o := offered{partition: s.PartitionID, verified: db.counts(s.Verified)}
 	r, err := segment.Open(s.Blob)
 	if err != nil || r.Len() != s.Count || len(s.Hashes) != 16*s.Count {
 		db.t.Errorf("segment of partition %d: %d frames, %d hash bytes, %v", s.PartitionID, s.Count, len(s.Hashes), err)
@@ -153,7 +155,26 @@ func (db *fakeDB) check(s store.Segment) offered {
 	return o
 }
 
-func (db *fakeDB) verdict(s store.Segment, wait bool, ids []string) store.PushVerdict {
+// counts returns what a watermark is worth in the current life of the database.
+func (db *fakeDB) counts(w store.Watermark) int64 {
+	if w.Life != db.life {
+		return -1
+	}
+	return w.Offset
+}
+
+// failover begins another life of the database, in which partition p has kept its first n messages.
+func (db *fakeDB) failover(p int64, n int) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.life++
+	part := db.parts[p]
+	part.messages, part.stamps, part.payloads = part.messages[:n], part.stamps[:n], part.payloads[:n]
+	part.rows = slices.DeleteFunc(part.rows, func(r fakeRow) bool { return r.base >= int64(n) })
+}
+
+func (db *fakeDB) verdict(s store.Segment, wait bool, ids []string) (v store.PushVerdict) {
+	defer func() { v.Life = db.life }()
 	p := db.parts[s.PartitionID]
 	if p == nil {
 		return store.PushVerdict{Status: store.PushMissing}
@@ -168,12 +189,12 @@ func (db *fakeDB) verdict(s store.Segment, wait bool, ids []string) store.PushVe
 	stamp := p.stamp(db.clock)
 	last := int64(len(p.messages)) - 1
 	if s.DedupWindow > 0 {
-		dups := p.probe(s.Hashes, s.Verified, stamp.Add(-s.DedupWindow), &db.probed)
+		dups := p.probe(s.Hashes, db.counts(s.Verified), stamp.Add(-s.DedupWindow), &db.probed)
 		if len(dups) > 0 {
 			return store.PushVerdict{Status: store.PushDuplicate, LastOffset: last, Dups: dups}
 		}
 		if missed := p.probe(s.Hashes, -1, stamp.Add(-s.DedupWindow), new(int)); len(missed) > 0 {
-			db.t.Errorf("partition %d: %q is stored at %d, but verified said %d (last %d)", s.PartitionID, ids[missed[0].Frame], missed[0].Offset, s.Verified, last)
+			db.t.Errorf("partition %d: %q is stored at %d, but verified said %d (last %d)", s.PartitionID, ids[missed[0].Frame], missed[0].Offset, s.Verified.Offset, last)
 		}
 	}
 	r, err := segment.Open(s.Blob)
@@ -223,19 +244,19 @@ func (p *fakePart) probe(hashes []byte, verified int64, since time.Time, looked 
 	return dups
 }
 
-func (db *fakeDB) Sidecar(ctx context.Context, partition int64, window time.Duration, after int64, each func(store.SidecarRow)) (int64, error) {
+func (db *fakeDB) Sidecar(ctx context.Context, partition int64, window time.Duration, after int64, each func(store.SidecarRow)) (store.Watermark, error) {
 	if db.reads != nil {
 		if err := db.reads(partition); err != nil {
-			return -1, err
+			return store.Watermark{Offset: -1}, err
 		}
 	}
 	db.mu.Lock()
 	p := db.parts[partition]
 	if p == nil {
 		db.mu.Unlock()
-		return -1, nil
+		return store.Watermark{Offset: -1}, nil
 	}
-	rows, last, since := slices.Clone(p.rows), int64(len(p.messages))-1, db.clock.Add(-window)
+	life, rows, last, since := db.life, slices.Clone(p.rows), int64(len(p.messages))-1, db.clock.Add(-window)
 	db.mu.Unlock()
 	for _, r := range rows {
 		end := r.base + int64(len(r.hashes)) - 1
@@ -243,7 +264,7 @@ func (db *fakeDB) Sidecar(ctx context.Context, partition int64, window time.Dura
 			continue
 		}
 		if err := ctx.Err(); err != nil {
-			return -1, err
+			return store.Watermark{Offset: -1}, err
 		}
 		var hashes []byte
 		for _, h := range r.hashes {
@@ -252,7 +273,7 @@ func (db *fakeDB) Sidecar(ctx context.Context, partition int64, window time.Dura
 		each(store.SidecarRow{Base: r.base, End: end, CreatedAt: r.at, Hashes: hashes})
 		clear(hashes) // they are valid during the call only
 	}
-	return last, ctx.Err()
+	return store.Watermark{Offset: last, Life: life}, ctx.Err()
 }
 
 // foreign stores messages as another broker would.

@@ -40,7 +40,7 @@ func (w *worker) failed(parts []part, err error) {
 func (w *worker) tooSlow(p *part, e *wire.Error) {
 	bt := p.batch
 	switch {
-	case bt.part.DedupWindow > 0 && bt.verified < 0:
+	case bt.part.DedupWindow > 0 && bt.verified.Offset < 0:
 		bt.alone = true
 	case bt.slow:
 		w.fail(p, e)

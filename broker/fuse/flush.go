@@ -168,7 +168,7 @@ func (w *worker) apply(p *part, v *store.PushVerdict) {
 			Partition: bt.part.ID, QueueID: bt.part.QueueID, Tenant: bt.part.Tenant, Queue: bt.part.Queue,
 			LastOffset: last, Count: len(p.live),
 		})
-		w.learn(p, v.Base, v.CreatedAt)
+		w.learn(p, v)
 	case store.PushDuplicate:
 		w.duplicates(p, v)
 	case store.PushBusy:
@@ -216,23 +216,23 @@ func (w *worker) duplicates(p *part, v *store.PushVerdict) {
 	}
 	for k, i := range p.live {
 		if !bt.items[i].done {
-			bt.keep(p.live[k:k+1], v.LastOffset)
+			bt.keep(p.live[k:k+1], store.Watermark{Offset: v.LastOffset, Life: v.Life})
 		}
 	}
 	if e := bt.entry; e != nil && e.complete {
 		switch {
+		case v.LastOffset < e.verified || v.Life != e.life:
+			w.rewound = true
 		case v.LastOffset > e.verified:
 			e.stale = true
-		case v.LastOffset < e.verified:
-			w.rewound = true
 		}
 	}
 }
 
 // learn tells the cache what was stored.
-func (w *worker) learn(p *part, base int64, createdAt time.Time) {
+func (w *worker) learn(p *part, v *store.PushVerdict) {
 	bt := p.batch
-	w.rewound = bt.entry.learn(bt.part.DedupWindow, base, len(p.live), createdAt, func(k int) *store.Hash {
+	w.rewound = bt.entry.learn(bt.part.DedupWindow, v.Life, v.Base, len(p.live), v.CreatedAt, func(k int) *store.Hash {
 		return bt.items[p.live[k]].hash()
 	}) || w.rewound
 }

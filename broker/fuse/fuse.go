@@ -22,7 +22,7 @@ type Pusher interface {
 	PushBundle(ctx context.Context, segs []store.Segment) ([]store.PushVerdict, error)
 	// PushBundleWait is PushBundle that waits for the rows, within the session's lock_timeout.
 	PushBundleWait(ctx context.Context, segs []store.Segment) ([]store.PushVerdict, error)
-	Sidecar(ctx context.Context, partition int64, window time.Duration, after int64, each func(store.SidecarRow)) (int64, error)
+	Sidecar(ctx context.Context, partition int64, window time.Duration, after int64, each func(store.SidecarRow)) (store.Watermark, error)
 }
 
 // Config bounds a fuser. Zero values take the defaults named.
@@ -281,8 +281,9 @@ func (f *Fuser) Forget(partitions []int64) {
 	}
 }
 
-// ForgetAll drops the whole cache. The broker calls it when the database's timeline changes: the new primary may lack
-// rows that the watermarks vouch for. A call already on its way still carries the old ones.
+// ForgetAll drops the whole cache. The broker calls it when the database begins another life, in which it may lack rows
+// that the watermarks vouch for. Nothing depends on its being called in time: a watermark counts for nothing in another
+// life than its own, also one that is already on its way.
 func (f *Fuser) ForgetAll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -508,8 +508,8 @@ func (a answering) PushBundleWait(context.Context, []store.Segment) ([]store.Pus
 	return a, nil
 }
 
-func (answering) Sidecar(context.Context, int64, time.Duration, int64, func(store.SidecarRow)) (int64, error) {
-	return -1, nil
+func (answering) Sidecar(context.Context, int64, time.Duration, int64, func(store.SidecarRow)) (store.Watermark, error) {
+	return store.Watermark{Offset: -1}, nil
 }
 
 func TestPendingBytesAreBounded(t *testing.T) {

@@ -96,34 +96,34 @@ func (h *Held) entry(p *heldPart) *entry {
 	return nil
 }
 
-// Vouched returns the offset up to which nothing with one of the hashes, 16 bytes each, is stored within the
-// partition's window: what a push of them may offer as verified. It is -1 when nothing is known.
-func (h *Held) Vouched(partition int64, hashes []byte) int64 {
+// Vouched returns the watermark up to which nothing with one of the hashes, 16 bytes each, is stored within the
+// partition's window: what a push of them may offer as verified. Its offset is -1 when nothing is known.
+func (h *Held) Vouched(partition int64, hashes []byte) store.Watermark {
 	p := h.part(partition)
 	if p == nil || p.window <= 0 {
-		return -1
+		return nothing
 	}
 	e := h.entry(p)
 	if !e.vouches(p.window) {
-		return -1
+		return nothing
 	}
-	verified := e.verified
+	verified := e.mark()
 	for i := 0; i+16 <= len(hashes); i += 16 {
 		if off, ok := e.find((*store.Hash)(hashes[i:])); ok {
-			verified = min(verified, off-1)
+			verified = verified.Below(off)
 		}
 	}
 	return verified
 }
 
-// Stored tells that a segment with these hashes was committed at base.
-func (h *Held) Stored(partition, base int64, hashes []byte, createdAt time.Time) {
+// Stored tells that a segment with these hashes was committed, with that verdict.
+func (h *Held) Stored(partition int64, hashes []byte, v *store.PushVerdict) {
 	p := h.part(partition)
 	if p == nil {
 		return
 	}
 	e := h.entry(p)
-	if e.learn(p.window, base, len(hashes)/16, createdAt, func(k int) *store.Hash { return (*store.Hash)(hashes[16*k:]) }) {
+	if e.learn(p.window, v.Life, v.Base, len(hashes)/16, v.CreatedAt, func(k int) *store.Hash { return (*store.Hash)(hashes[16*k:]) }) {
 		h.f.mu.Lock()
 		h.f.rewoundLocked()
 		h.f.mu.Unlock()
@@ -148,8 +148,8 @@ func (h *Held) Release() {
 	}
 }
 
-// rewoundLocked empties the cache: the database has less than it once had.
+// rewoundLocked empties the cache: the database is another one, or has less than it once had.
 func (f *Fuser) rewoundLocked() {
-	f.log.Warn("the database lost messages that were committed: the dedup cache starts over")
+	f.log.Warn("the database was replaced, restarted or set back: the dedup cache starts over")
 	f.cache.clear()
 }

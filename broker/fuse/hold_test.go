@@ -22,7 +22,7 @@ func (w *world) write(h *fuse.Held, p int64, ids ...string) {
 	w.db.mu.Lock()
 	row := w.db.parts[p].rows[len(w.db.parts[p].rows)-1]
 	w.db.mu.Unlock()
-	h.Stored(p, row.base, hashesOf(ids...), row.at)
+	h.Stored(p, hashesOf(ids...), &store.PushVerdict{Base: row.base, CreatedAt: row.at, Life: w.db.life})
 }
 
 func TestPushesWaitWhileTheirPartitionIsHeld(t *testing.T) {
@@ -57,16 +57,16 @@ func TestAHolderKnowsWhatThePushesKnow(t *testing.T) {
 		synctest.Wait()
 		h := w.Hold([]store.Partition{partition(3, 0), partition(1, hour), partition(2, hour)})
 		want(t, "reads", w.Stats().Hydrations, uint64(2))
-		want(t, "new ids", h.Vouched(1, hashesOf("x", "y")), int64(2))
-		want(t, "an id seen before", h.Vouched(1, hashesOf("x", "b")), int64(0))
-		want(t, "the first id", h.Vouched(2, hashesOf("d")), int64(-1))
-		want(t, "without a window", h.Vouched(3, hashesOf("x")), int64(-1))
-		want(t, "not held", h.Vouched(77, hashesOf("x")), int64(-1))
+		want(t, "new ids", h.Vouched(1, hashesOf("x", "y")).Offset, int64(2))
+		want(t, "an id seen before", h.Vouched(1, hashesOf("x", "b")).Offset, int64(0))
+		want(t, "the first id", h.Vouched(2, hashesOf("d")).Offset, int64(-1))
+		want(t, "without a window", h.Vouched(3, hashesOf("x")).Offset, int64(-1))
+		want(t, "not held", h.Vouched(77, hashesOf("x")).Offset, int64(-1))
 		w.write(h, 1, "x")
-		want(t, "what the holder stored", h.Vouched(1, hashesOf("x")), int64(2))
-		want(t, "the watermark moves", h.Vouched(1, hashesOf("z")), int64(3))
+		want(t, "what the holder stored", h.Vouched(1, hashesOf("x")).Offset, int64(2))
+		want(t, "the watermark moves", h.Vouched(1, hashesOf("z")).Offset, int64(3))
 		h.Release()
-		want(t, "after the release", h.Vouched(1, hashesOf("z")), int64(-1))
+		want(t, "after the release", h.Vouched(1, hashesOf("z")).Offset, int64(-1))
 		w.stop()
 	})
 }
@@ -94,7 +94,7 @@ func TestForgottenMeanwhileIsNotVouchedFor(t *testing.T) {
 		w.push(partition(1, hour), "a")
 		h := w.Hold([]store.Partition{partition(1, hour)})
 		w.ForgetAll()
-		want(t, "vouched", h.Vouched(1, hashesOf("x")), int64(-1))
+		want(t, "vouched", h.Vouched(1, hashesOf("x")).Offset, int64(-1))
 		w.write(h, 1, "x")
 		h.Release()
 		want(t, "afterwards", show(w.push(partition(1, hour), "x")), "[d1]")
@@ -193,8 +193,8 @@ func TestAFuserThatDoesNotRunHoldsNothing(t *testing.T) {
 	w.push(partition(1, hour), "a")
 	w.stop()
 	h := w.Hold([]store.Partition{partition(1, hour)})
-	want(t, "vouched", h.Vouched(1, hashesOf("x")), int64(-1))
-	h.Stored(1, 1, hashesOf("x"), time.Now())
+	want(t, "vouched", h.Vouched(1, hashesOf("x")).Offset, int64(-1))
+	h.Stored(1, hashesOf("x"), &store.PushVerdict{Base: 1, CreatedAt: time.Now()})
 	h.Release()
 }
 

@@ -70,6 +70,9 @@ func (f *Fuser) read(ctx context.Context, l *lane, part store.Partition) {
 		f.stats.TopUps++
 	case errors.Is(err, errNoRoom): // the cache has emptied the entry
 		f.stats.ReadErrors++
+	case errors.Is(err, errOtherLife): // read anew before the next push
+		e.reset(part.DedupWindow)
+		f.rewoundLocked()
 	default:
 		f.stats.ReadErrors++
 		e.notBefore = now.Add(readPause)
@@ -85,7 +88,10 @@ func (f *Fuser) read(ctx context.Context, l *lane, part store.Partition) {
 	f.pumpReadsLocked()
 }
 
-var errNoRoom = errors.New("the dedup cache is full")
+var (
+	errNoRoom    = errors.New("the dedup cache is full")
+	errOtherLife = errors.New("the database is another one than what is known was learned of")
+)
 
 // fill adds the rows behind the entry's watermark and moves it. A partial read leaves the watermark where it was.
 func (f *Fuser) fill(ctx context.Context, e *entry) (err error) {
@@ -120,9 +126,11 @@ func (f *Fuser) fill(ctx context.Context, e *entry) (err error) {
 		return errNoRoom
 	case err != nil:
 		return err
+	case e.complete && e.life != upTo.Life:
+		return errOtherLife
 	}
-	e.verified = max(e.verified, upTo, e.top)
-	e.top = e.verified
+	e.verified = max(e.verified, upTo.Offset, e.top)
+	e.top, e.life = e.verified, upTo.Life
 	e.complete, e.stale = true, false
 	return nil
 }

@@ -256,10 +256,10 @@ func (db *instant) PushBundleWait(ctx context.Context, segs []store.Segment) ([]
 	return db.PushBundle(ctx, segs)
 }
 
-func (db *instant) Sidecar(_ context.Context, p int64, _ time.Duration, _ int64, _ func(store.SidecarRow)) (int64, error) {
+func (db *instant) Sidecar(_ context.Context, p int64, _ time.Duration, _ int64, _ func(store.SidecarRow)) (store.Watermark, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return db.last[p] - 1, nil
+	return store.Watermark{Offset: db.last[p] - 1}, nil
 }
 
 // BenchmarkFuser pushes from 64 producers through a database that costs nothing: ns/op is the fuser's own cost per

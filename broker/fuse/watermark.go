@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/pg"
 )
 
 // entry is what the cache knows of one partition: while complete, every transaction id stored at an offset up to
@@ -21,9 +22,10 @@ type entry struct {
 	partition int64
 	window    time.Duration
 	complete  bool
-	stale     bool  // another broker has written behind verified: top up before the next push
-	verified  int64 // the watermark
-	top       int64 // the highest offset added
+	stale     bool    // another broker has written behind verified: top up before the next push
+	verified  int64   // the watermark
+	life      pg.Life // of the database that all this was learned of
+	top       int64   // the highest offset added
 	slices    []slice
 	bytes     int64     // of the slices
 	notBefore time.Time // no sidecar read before this
@@ -46,7 +48,7 @@ const (
 
 // reset makes the entry an empty one that is about to be filled for window.
 func (e *entry) reset(window time.Duration) {
-	e.window, e.complete, e.stale = window, false, false
+	e.window, e.complete, e.stale, e.life = window, false, false, 0
 	e.verified, e.top = -1, -1
 	e.slices, e.bytes = nil, 0
 }
@@ -56,13 +58,16 @@ func (e *entry) vouches(window time.Duration) bool {
 	return e != nil && e.complete && window <= e.window
 }
 
-// learn takes what was stored: n ids from offset base on. It reports whether the database has less than it once had. A
-// nil entry learns nothing.
-func (e *entry) learn(window time.Duration, base int64, n int, createdAt time.Time, hash func(k int) *store.Hash) (rewound bool) {
+// mark returns the watermark of a complete entry.
+func (e *entry) mark() store.Watermark { return store.Watermark{Offset: e.verified, Life: e.life} }
+
+// learn takes what was stored: n ids from offset base on, in that life of the database. It reports whether the database
+// is another one than before, or has less than it once had. A nil entry learns nothing.
+func (e *entry) learn(window time.Duration, life pg.Life, base int64, n int, createdAt time.Time, hash func(k int) *store.Hash) (rewound bool) {
 	switch {
 	case e == nil:
 		return false
-	case e.complete && base <= e.verified:
+	case e.complete && (base <= e.verified || life != e.life):
 		return true
 	case e.complete && base > e.verified+1:
 		e.stale = true
@@ -71,7 +76,7 @@ func (e *entry) learn(window time.Duration, base int64, n int, createdAt time.Ti
 		return false
 	case !e.complete: // the first message ever: nothing else is there to be known
 		e.reset(window)
-		e.complete = true
+		e.complete, e.life = true, life
 	}
 	for k := range n {
 		e.add(hash(k), base+int64(k), createdAt)

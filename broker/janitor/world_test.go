@@ -93,7 +93,7 @@ func (w *world) partition(queue, name string) store.Partition {
 
 // segment is one of n messages of ten bytes each.
 func (w *world) segment(p store.Partition, n int) store.Segment {
-	s := store.Segment{PartitionID: p.ID, Tenant: w.tenant, Count: n, RawBytes: 10 * int64(n), Verified: -1, DedupWindow: time.Hour, Blob: []byte("blob")}
+	s := store.Segment{PartitionID: p.ID, Tenant: w.tenant, Count: n, RawBytes: 10 * int64(n), DedupWindow: time.Hour, Blob: []byte("blob")}
 	for range n {
 		w.pushes++
 		sum := sha256.Sum256(fmt.Append(nil, w.pushes))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -134,10 +135,15 @@ func (s *Store) run(ctx context.Context, h *hot, c *call, each func(row [][]byte
 		return err
 	}
 	defer conn.Release()
+	return runOn(ctx, conn.Conn(), h, c, each)
+}
+
+// runOn is run on a session that the caller holds.
+func runOn(ctx context.Context, conn *pgx.Conn, h *hot, c *call, each func(row [][]byte)) error {
 	if h.commits {
 		ctx = context.WithoutCancel(ctx)
 	}
-	if _, err := conn.Conn().Prepare(ctx, h.op, h.sql); err != nil {
+	if _, err := conn.Prepare(ctx, h.op, h.sql); err != nil {
 		return pg.Error(h.op, err)
 	}
 	c.values = c.values[:0]
@@ -146,11 +152,14 @@ func (s *Store) run(ctx context.Context, h *hot, c *call, each func(row [][]byte
 		c.values = append(c.values, c.buf[start:end:end])
 		start = end
 	}
-	err = drain(conn.Conn().PgConn().ExecPrepared(ctx, h.op, c.values, allBinary, allBinary), each)
+	err := drain(conn.PgConn().ExecPrepared(ctx, h.op, c.values, allBinary, allBinary), each)
+	if h.commits {
+		err = pg.Confirmed(conn, err)
+	}
 	switch pg.State(err) {
 	case "0A000", "26000":
 		// The routine was replaced under its statement, or a pooler dropped it: a new connection prepares it afresh.
-		_ = conn.Conn().Close(context.WithoutCancel(ctx)) // it is given up, whatever it says
+		_ = conn.Close(context.WithoutCancel(ctx)) // it is given up, whatever it says
 	}
 	return pg.Error(h.op, err)
 }

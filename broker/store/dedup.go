@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"time"
+
+	"github.com/queengate/queengate/internal/pg"
 )
 
 // SidecarRow is one row of the hash sidecar.
@@ -31,24 +33,30 @@ ORDER BY t.base_offset`, false)
 
 // Sidecar reads the hashes of a partition within window and with end offset above after (-1: all), oldest first,
 // without a lock. It returns the partition's last offset as of the same snapshot: every row up to it that the window
-// holds was given to each. A push may then offer that offset as Verified, since rows are immutable and only purged.
+// holds was given to each. A push may then offer it as Verified, since rows are immutable and only purged.
 // A partition that does not exist has no rows and ends at -1. The read obeys ctx; on an error what each saw is a
 // prefix and vouches for nothing.
-func (s *Store) Sidecar(ctx context.Context, partition int64, window time.Duration, after int64, each func(SidecarRow)) (upTo int64, err error) {
+func (s *Store) Sidecar(ctx context.Context, partition int64, window time.Duration, after int64, each func(SidecarRow)) (upTo Watermark, err error) {
+	upTo.Offset = -1
+	conn, err := s.acquire(ctx, sidecar.op)
+	if err != nil {
+		return upTo, err
+	}
+	defer conn.Release()
 	c := newCall()
 	defer c.release()
 	c.int8(partition)
 	c.int8(after)
 	c.int8((window + skewSlack).Microseconds())
-	upTo = -1
-	err = s.run(ctx, sidecar, c, func(row [][]byte) {
-		upTo = asInt8(row[0])
+	last := int64(-1)
+	err = runOn(ctx, conn.Conn(), sidecar, c, func(row [][]byte) {
+		last = asInt8(row[0])
 		if row[1] != nil {
 			each(SidecarRow{Base: asInt8(row[1]), End: asInt8(row[2]), CreatedAt: asTime(row[3]), Hashes: row[4]})
 		}
 	})
 	if err != nil {
-		return -1, err
+		return upTo, err
 	}
-	return upTo, nil
+	return Watermark{last, pg.LifeOf(conn.Conn())}, nil
 }

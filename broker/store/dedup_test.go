@@ -21,7 +21,7 @@ func TestDuplicateReportsTheLowestOriginal(t *testing.T) {
 	w.push(again)
 
 	v := w.push(w.segment(p, "b", "new", "c"))[0]
-	want := PushVerdict{Status: PushDuplicate, LastOffset: 3, Dups: []Dup{
+	want := PushVerdict{Status: PushDuplicate, LastOffset: 3, Life: 1, Dups: []Dup{
 		{Frame: 0, Offset: 1, CreatedAt: first.CreatedAt},
 		{Frame: 2, Offset: 2, CreatedAt: v.Dups[1].CreatedAt},
 	}}
@@ -96,19 +96,21 @@ func TestVerifiedNarrowsTheProbe(t *testing.T) {
 	w.push(w.segment(p, "d"))           // 3
 	for _, c := range []struct {
 		id       string
-		verified int64
+		verified Watermark
 		want     PushStatus
 	}{
-		{"a", -1, PushDuplicate},
-		{"c", 1, PushDuplicate}, // inside the first row
-		{"d", 2, PushDuplicate},
-		{"d", 3, PushStored}, // vouched for: the probe does not look
-		{"a", 2, PushStored},
+		{"a", Watermark{-1, 1}, PushDuplicate},
+		{"c", Watermark{1, 1}, PushDuplicate}, // inside the first row
+		{"d", Watermark{2, 1}, PushDuplicate},
+		{"d", Watermark{3, 2}, PushDuplicate}, // the word of another life of the database counts for nothing
+		{"d", Watermark{3, 0}, PushDuplicate},
+		{"d", Watermark{3, 1}, PushStored}, // vouched for: the probe does not look
+		{"a", Watermark{2, 1}, PushStored},
 	} {
 		s := w.segment(p, c.id)
 		s.Verified = c.verified
 		if v := w.push(s)[0]; v.Status != c.want {
-			t.Errorf("%s verified to %d: got %+v", c.id, c.verified, v)
+			t.Errorf("%s verified to %v: got %+v", c.id, c.verified, v)
 		}
 	}
 }
@@ -139,8 +141,8 @@ func TestSidecarThenPushIsExact(t *testing.T) {
 		next = r.End + 1
 		got = append(got, r.Hashes...)
 	})
-	if err != nil || upTo != 479 || !slices.Equal(got, want) {
-		t.Fatalf("read %d bytes up to %d, %v; want %d up to 479", len(got), upTo, err, len(want))
+	if err != nil || upTo != (Watermark{479, 1}) || !slices.Equal(got, want) {
+		t.Fatalf("read %d bytes up to %v, %v; want %d up to 479", len(got), upTo, err, len(want))
 	}
 	other := w.push(w.segment(p, "late"))[0]
 	s := w.segment(p, "late", "fresh")
@@ -150,7 +152,7 @@ func TestSidecarThenPushIsExact(t *testing.T) {
 		t.Fatalf("written after the read: got %+v", v)
 	}
 	s = w.segment(p, "fresh")
-	s.Verified = v.LastOffset
+	s.Verified = Watermark{v.LastOffset, v.Life}
 	if v := w.push(s)[0]; v.Status != PushStored {
 		t.Fatalf("the rest: got %+v", v)
 	}
@@ -181,13 +183,13 @@ func TestSidecarBounds(t *testing.T) {
 	} {
 		var bases []int64
 		upTo, err := w.Sidecar(t.Context(), c.partition, c.window, c.after, func(r SidecarRow) { bases = append(bases, r.Base) })
-		if err != nil || upTo != c.upTo || !slices.Equal(bases, c.bases) {
-			t.Errorf("%s: got %v up to %d, %v; want %v up to %d", rule, bases, upTo, err, c.bases, c.upTo)
+		if err != nil || upTo != (Watermark{c.upTo, 1}) || !slices.Equal(bases, c.bases) {
+			t.Errorf("%s: got %v up to %v, %v; want %v up to %d", rule, bases, upTo, err, c.bases, c.upTo)
 		}
 	}
 	empty := w.partition("q", "empty")
-	if upTo, err := w.Sidecar(t.Context(), empty.ID, time.Hour, -1, func(SidecarRow) { t.Error("a row of nothing") }); upTo != -1 || err != nil {
-		t.Errorf("an empty partition: got %d, %v", upTo, err)
+	if upTo, err := w.Sidecar(t.Context(), empty.ID, time.Hour, -1, func(SidecarRow) { t.Error("a row of nothing") }); upTo.Offset != -1 || err != nil {
+		t.Errorf("an empty partition: got %v, %v", upTo, err)
 	}
 }
 
@@ -215,7 +217,7 @@ func TestRacingSessionsStoreEveryIDOnce(t *testing.T) {
 					batch = append(batch, fmt.Sprint("tx", i))
 				}
 				mine = mine[n:]
-				verified := int64(-1)
+				verified := Watermark{}
 				for len(batch) > 0 {
 					s := w.segment(p, batch...)
 					s.Verified = verified
@@ -226,7 +228,7 @@ func TestRacingSessionsStoreEveryIDOnce(t *testing.T) {
 					}
 					v := vs[0]
 					// The probe saw every row up to here for all of the batch: its rest is probed above only.
-					verified = v.LastOffset
+					verified = Watermark{v.LastOffset, v.Life}
 					switch v.Status {
 					case PushStored:
 						for i, id := range batch {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queengate/queengate/internal/pg"
 )
 
 // No lock. Index: log_partitions (last_write_at) alone, so the cost follows the partitions written in the window and
@@ -41,7 +43,13 @@ ORDER BY q.name, p.name LIMIT $5`)
 // last_write_at moves at most once a second and is stamped before its commit: the window must cover that second plus
 // the longest push, so ask for 3 s every second and for 60 s every 20 s. Repeats are normal; LastOffset tells them.
 func (s *Store) Changes(ctx context.Context, window time.Duration) (written []Change, now Shared, err error) {
-	err = s.query(ctx, "change feed", changes, []any{window.Microseconds()}, func(rows pgx.Rows) error {
+	const op = "change feed"
+	conn, err := s.acquire(ctx, op)
+	if err != nil {
+		return nil, Shared{}, err
+	}
+	defer conn.Release()
+	err = queryOn(ctx, conn, op, changes, []any{window.Microseconds()}, func(rows pgx.Rows) error {
 		var id, queueID, last, move *int64
 		var tenant *uuid.UUID
 		var queue, group *string
@@ -61,6 +69,7 @@ func (s *Store) Changes(ctx context.Context, window time.Duration) (written []Ch
 	if err != nil {
 		return nil, Shared{}, err
 	}
+	now.Life = pg.LifeOf(conn.Conn())
 	return written, now, nil
 }
 

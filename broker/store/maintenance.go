@@ -65,7 +65,7 @@ func (s *Store) ClaimTasks(ctx context.Context, holder string, lease time.Durati
 		l := TaskLease{Holder: holder}
 		return l, row.Scan(&l.Task, &l.Fence, &l.Until)
 	})
-	if err != nil {
+	if err = pg.Confirmed(conn.Conn(), err); err != nil {
 		return nil, pg.Error(op, err)
 	}
 	return held, nil

@@ -30,7 +30,7 @@ type Move struct {
 	Letters   []uuid.UUID // in the order of the frames
 	Partition Partition   // where to
 	RawBytes  int64       // of the payloads
-	Verified  int64       // as in Segment
+	Verified  Watermark   // as in Segment
 	Blob      []byte      // the letters as one segment
 	Hashes    []byte
 	Sealed    bool     // every payload in Blob is encrypted
@@ -68,9 +68,15 @@ func (s *Store) MoveLetters(ctx context.Context, m *Move) (MoveVerdict, error) {
 	if m.Redrive != nil {
 		redrive, fence = &m.Redrive.ID, m.Redrive.fence
 	}
+	const op = "move dead letters"
+	conn, err := s.acquire(ctx, op)
 	v := MoveVerdict{Outcome: -1}
-	err := s.commitRows(ctx, "move dead letters", moveLetters, []any{
-		m.Tenant, redrive, fence, redriveLease.Milliseconds(), m.Letters, m.Partition.ID, m.RawBytes, m.Verified,
+	if err != nil {
+		return v, err
+	}
+	defer conn.Release()
+	err = commitRows(ctx, conn.Conn(), op, moveLetters, []any{
+		m.Tenant, redrive, fence, redriveLease.Milliseconds(), m.Letters, m.Partition.ID, m.RawBytes, m.Verified.in(pg.LifeOf(conn.Conn())),
 		m.Partition.DedupWindow.Microseconds(), m.Blob, m.Hashes, m.Sealed,
 	}, func(rows pgx.Rows) error {
 		var outcome int
@@ -96,16 +102,11 @@ func (s *Store) MoveLetters(ctx context.Context, m *Move) (MoveVerdict, error) {
 	return v, err
 }
 
-// commitRows runs one committing statement and calls each for every row. ctx bounds the wait for a connection.
-func (s *Store) commitRows(ctx context.Context, op, sql string, args []any, each func(pgx.Rows) error) error {
-	conn, err := s.acquire(ctx, op)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
+// commitRows runs one committing statement on a session that the caller holds, and calls each for every row.
+func commitRows(ctx context.Context, conn *pgx.Conn, op, sql string, args []any, each func(pgx.Rows) error) error {
 	rows, err := conn.Query(context.WithoutCancel(ctx), sql, args...)
 	if err != nil {
-		return pg.Error(op, err)
+		return pg.Error(op, pg.Confirmed(conn, err))
 	}
 	defer rows.Close()
 	for rows.Next() {
@@ -113,7 +114,7 @@ func (s *Store) commitRows(ctx context.Context, op, sql string, args []any, each
 			return pg.Error(op, err)
 		}
 	}
-	return pg.Error(op, rows.Err())
+	return pg.Error(op, pg.Confirmed(conn, rows.Err()))
 }
 
 // HeadOutcome is what became of a message that was to be dead-lettered by hand.

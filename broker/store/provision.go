@@ -86,7 +86,7 @@ func (s *Store) create(ctx context.Context, tenant uuid.UUID, pairs []Pair, caps
 	}
 	defer conn.Release()
 	_, err = provisionOn(context.WithoutCancel(ctx), conn, tenant, pairs, caps)
-	return err
+	return pg.Error("provision", pg.Confirmed(conn.Conn(), err))
 }
 
 // rowQuerier is a connection or a transaction on one.

@@ -21,7 +21,7 @@ FROM queen.push_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, true)
 // It never waits for a partition: a row that another session holds is PushBusy. The caller offers it again with the
 // next bundle and, after a few skips, alone through PushBundleWait.
 //
-// A segment with any duplicate wrote nothing. Pushing the rest again with Verified = LastOffset makes the second probe
+// A segment with any duplicate wrote nothing. Pushing the rest again with Verified at LastOffset makes the second probe
 // read only what came in between.
 //
 // An error means that the outcome of the whole bundle is what its Outcome says: none, or unknown when the answer was
@@ -45,6 +45,13 @@ func (s *Store) push(ctx context.Context, segs []Segment, wait bool) ([]PushVerd
 	if err != nil {
 		return nil, err
 	}
+	// The session comes first: what the watermarks are worth depends on the life of the database it began in.
+	conn, err := s.acquire(ctx, pushBundle.op)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	life := pg.LifeOf(conn.Conn())
 	n := len(segs)
 	c := newCall()
 	defer c.release()
@@ -52,7 +59,7 @@ func (s *Store) push(ctx context.Context, segs []Segment, wait bool) ([]PushVerd
 	c.int8s(n, func(i int) int64 { return segs[order[i]].PartitionID })
 	c.int4s(n, func(i int) int32 { return int32(segs[order[i]].Count) })
 	c.int8s(n, func(i int) int64 { return segs[order[i]].RawBytes })
-	c.int8s(n, func(i int) int64 { return segs[order[i]].Verified })
+	c.int8s(n, func(i int) int64 { return segs[order[i]].Verified.in(life) })
 	c.int8s(n, func(i int) int64 { return segs[order[i]].DedupWindow.Microseconds() })
 	c.uuids(n, func(i int) uuid.UUID { return segs[order[i]].Tenant })
 	c.byteas(n, func(i int) []byte { return segs[order[i]].Blob })
@@ -61,8 +68,9 @@ func (s *Store) push(ctx context.Context, segs []Segment, wait bool) ([]PushVerd
 
 	verdicts := make([]PushVerdict, n)
 	answered := 0
-	err = s.run(ctx, pushBundle, c, func(row [][]byte) {
+	err = runOn(ctx, conn.Conn(), pushBundle, c, func(row [][]byte) {
 		v := &verdicts[order[asInt4(row[0])-1]]
+		v.Life = life
 		v.Status = PushStatus(asInt2(row[1]))
 		switch v.Status {
 		case PushStored:

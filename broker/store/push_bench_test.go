@@ -29,7 +29,7 @@ func BenchmarkPushBundle(b *testing.B) {
 			for i := range segs {
 				segs[i] = w.segment(w.partition("q", fmt.Sprint(i)), "x")
 				segs[i].RawBytes, segs[i].Blob = 256, make([]byte, 300)
-				segs[i].Verified = 1 << 60
+				segs[i].Verified = Watermark{1 << 60, 1}
 				if _, err := rand.Read(segs[i].Blob); err != nil {
 					b.Fatal(err)
 				}

@@ -216,7 +216,7 @@ func (s *Store) redriveCommit(ctx context.Context, op, sql string, args ...any) 
 	}
 	defer conn.Release()
 	r, err := scanRedrive(conn.QueryRow(context.WithoutCancel(ctx), sql, args...))
-	return orNone(r, op, err)
+	return orNone(r, op, pg.Confirmed(conn.Conn(), err))
 }
 
 // RedriveItem is a letter that a redrive has to settle.
@@ -279,5 +279,5 @@ func (s *Store) held(ctx context.Context, op, sql string, args ...any) (bool, er
 	}
 	defer conn.Release()
 	tag, err := conn.Exec(context.WithoutCancel(ctx), sql, args...)
-	return tag.RowsAffected() == 1, pg.Error(op, err)
+	return tag.RowsAffected() == 1, pg.Error(op, pg.Confirmed(conn.Conn(), err))
 }

@@ -68,5 +68,5 @@ func (s *Store) SetState(ctx context.Context, key string, v any) error {
 	}
 	defer conn.Release()
 	_, err = conn.Exec(context.WithoutCancel(ctx), setState, key, json.RawMessage(raw))
-	return pg.Error("write state", err)
+	return pg.Error("write state", pg.Confirmed(conn.Conn(), err))
 }

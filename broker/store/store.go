@@ -6,7 +6,7 @@
 // through unread.
 //
 // Ordering: offsets of a partition are gapless and their created_at never falls; both are decided under the row lock
-// of the partition. Durability: a nil error means committed. Statements that commit are not cancelled by their
+// of the partition. Durability: a nil error means committed, and confirmed by the standby where PostgreSQL waits for one. Statements that commit are not cancelled by their
 // context (design.md 5.10): a cancel could hit a commit that waits for its standby and would leave the outcome
 // unknown. Their bounds are the session's statement_timeout and lock_timeout; the context only bounds the wait for a
 // free connection. Reads obey their context throughout.
@@ -70,12 +70,22 @@ func (s *Store) commit(ctx context.Context, op, sql string, args, dest []any) er
 		return err
 	}
 	defer conn.Release()
-	return pg.Error(op, conn.QueryRow(context.WithoutCancel(ctx), sql, args...).Scan(dest...))
+	err = conn.QueryRow(context.WithoutCancel(ctx), sql, args...).Scan(dest...)
+	return pg.Error(op, pg.Confirmed(conn.Conn(), err))
 }
 
 // query runs a read and calls each for every row.
 func (s *Store) query(ctx context.Context, op, sql string, args []any, each func(pgx.Rows) error) error {
-	rows, err := s.pool.Query(ctx, sql, args...)
+	return queryOn(ctx, s.pool, op, sql, args, each)
+}
+
+// queryer is a pool, or a session of one.
+type queryer interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func queryOn(ctx context.Context, on queryer, op, sql string, args []any, each func(pgx.Rows) error) error {
+	rows, err := on.Query(ctx, sql, args...)
 	if err != nil {
 		return pg.Error(op, err)
 	}

@@ -128,7 +128,8 @@ type transact struct {
 	leases []uuid.UUID
 	passed [][]bool // items of each group that the cursor has passed
 	pushes []PushVerdict
-	stale  int // index of a lease that is not held; -1
+	stale  int     // index of a lease that is not held; -1
+	life   pg.Life // of the session that is asked
 }
 
 func (x *transact) verdict(s TransactionStatus) TransactionVerdict {
@@ -245,12 +246,19 @@ func (x *transact) ask(ctx context.Context) (applied bool, err error) {
 		}
 		defer x.store.leaveWide()
 	}
+	// The session comes first: what the watermarks are worth depends on the life of the database it began in.
+	conn, err := x.store.acquire(ctx, transactCall.op)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Release()
 	c := newCall()
 	defer c.release()
+	x.life = pg.LifeOf(conn.Conn())
 	x.write(c, width)
 	for range transactRepeats {
 		x.reset()
-		err = x.store.run(ctx, transactCall, c, func(r [][]byte) { applied = x.absorb(r) || applied })
+		err = runOn(ctx, conn.Conn(), transactCall, c, func(r [][]byte) { applied = x.absorb(r) || applied })
 		if !pg.Retryable(err) {
 			break
 		}
@@ -294,7 +302,7 @@ func (x *transact) write(c *call, width int64) {
 	c.int8s(n, func(i int) int64 { return segs[order[i]].PartitionID })
 	c.int4s(n, func(i int) int32 { return int32(segs[order[i]].Count) })
 	c.int8s(n, func(i int) int64 { return segs[order[i]].RawBytes })
-	c.int8s(n, func(i int) int64 { return segs[order[i]].Verified })
+	c.int8s(n, func(i int) int64 { return segs[order[i]].Verified.in(x.life) })
 	c.int8s(n, func(i int) int64 { return segs[order[i]].DedupWindow.Microseconds() })
 	c.uuids(n, func(i int) uuid.UUID { return segs[order[i]].Tenant })
 	c.byteas(n, func(i int) []byte { return segs[order[i]].Blob })
@@ -319,6 +327,7 @@ func (x *transact) absorb(r [][]byte) (applied bool) {
 	switch asInt4(r[transactKind]) {
 	case kindSegment:
 		v := &x.pushes[x.order[asInt4(r[transactSegment])-1]]
+		v.Life = x.life
 		switch v.Status = PushStatus(asInt2(r[transactStatus])); v.Status {
 		case PushStored:
 			v.Base, v.LastOffset, v.CreatedAt = asInt8(r[transactOffset]), asInt8(r[transactLast]), asTime(r[transactCreated])

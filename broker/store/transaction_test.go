@@ -22,7 +22,7 @@ import (
 // segmentOf is a segment of messages with these transaction ids that probes the whole window of an hour.
 func (w *world) segmentOf(l lane, names ...string) Segment {
 	frames := make([]segment.Frame, len(names))
-	s := Segment{PartitionID: l.id, Tenant: w.tenant, Count: len(names), Verified: -1, DedupWindow: time.Hour}
+	s := Segment{PartitionID: l.id, Tenant: w.tenant, Count: len(names), DedupWindow: time.Hour}
 	for i, name := range names {
 		frames[i] = segment.Frame{TransactionID: name, Payload: []byte(payload(name))}
 		s.RawBytes += int64(len(frames[i].Payload))
@@ -385,11 +385,15 @@ func TestAWatermarkNarrowsTheProbeOfATransaction(t *testing.T) {
 	l := w.lane("p")
 	w.pushNamed(l, time.Time{}, "old")
 	s := w.segmentOf(l, "old")
-	s.Verified = 0 // a lie that only shows that the database was not asked
+	s.Verified = Watermark{0, 2} // the word of another life of the database
+	if v := w.transact(Transaction{Pushes: []Segment{s}}); v.Status != TransactionDuplicate {
+		t.Errorf("a watermark of another life was believed: %+v", v)
+	}
+	s.Verified = Watermark{0, 1} // a lie that only shows that the database was not asked
 	if v := w.transact(Transaction{Pushes: []Segment{s}}); v.Status != TransactionCommitted {
 		t.Errorf("probed below the watermark: %+v", v)
 	}
-	s.DedupWindow, s.Verified = 0, -1
+	s.DedupWindow, s.Verified = 0, Watermark{}
 	if v := w.transact(Transaction{Pushes: []Segment{s}}); v.Status != TransactionCommitted {
 		t.Errorf("probed without a window: %+v", v)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queengate/queengate/internal/pg"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -46,11 +47,36 @@ type Segment struct {
 	Tenant      uuid.UUID // whose retained bytes grow
 	Count       int
 	RawBytes    int64         // payload bytes as sent
-	Verified    int64         // the cache vouches for every sidecar row up to this offset; -1: probe the whole window
+	Verified    Watermark     // the cache vouches for every sidecar row up to it; the zero value: probe the whole window
 	DedupWindow time.Duration // 0: no probe
 	Blob        []byte        // package segment
 	Hashes      []byte        // 16 × Count
 	Sealed      bool          // every payload in it is encrypted
+}
+
+// Life is a life of the database, as package pg numbers them.
+type Life = pg.Life
+
+// Watermark says that its owner knows every sidecar row of a partition up to Offset, as the database was in that life. A
+// statement in a session of another life takes it for nothing: after a failover other rows may stand at those offsets,
+// and a probe that skipped them would let a duplicate in. The zero value knows nothing.
+type Watermark struct {
+	Offset int64 // -1: nothing
+	Life   pg.Life
+}
+
+// in returns the offset that counts in a session of that life.
+func (w Watermark) in(life pg.Life) int64 {
+	if life == 0 || w.Life != life {
+		return -1
+	}
+	return w.Offset
+}
+
+// Below returns w, or less of it when something is known to stand at offset.
+func (w Watermark) Below(offset int64) Watermark {
+	w.Offset = min(w.Offset, offset-1)
+	return w
 }
 
 // PushStatus is what PushBundle did with one segment.
@@ -77,6 +103,7 @@ type PushVerdict struct {
 	Base       int64     // first offset (PushStored)
 	CreatedAt  time.Time // stamped under the partition lock, never before its predecessor
 	LastOffset int64     // of the partition as seen under the lock, after this push (PushStored, PushDuplicate)
+	Life       pg.Life   // of the database, in which all this is so
 	Dups       []Dup     // PushDuplicate: in frame order, each with its lowest original offset
 }
 
@@ -234,6 +261,7 @@ type CursorMove struct {
 
 // Shared is what all brokers of a cell obey and learn from the change feed.
 type Shared struct {
+	Life          pg.Life // of the database that says all this
 	ConfigVersion int64
 	Switches
 	Moves []CursorMove // of the last minute, or of a wider window

@@ -39,7 +39,7 @@ func (w *writer) partition(queue, name string) Partition {
 // segment is one of messages with these transaction ids, probing the whole window of an hour.
 func (w *writer) segment(p Partition, ids ...string) Segment {
 	s := Segment{
-		PartitionID: p.ID, Tenant: w.tenant, Count: len(ids), Verified: -1, DedupWindow: time.Hour,
+		PartitionID: p.ID, Tenant: w.tenant, Count: len(ids), DedupWindow: time.Hour,
 		Blob: fmt.Append(nil, ids),
 	}
 	for _, id := range ids {

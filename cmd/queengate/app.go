@@ -101,6 +101,7 @@ func (in *invocation) load(extra func(*flag.FlagSet)) (*config, error) {
 	if len(req.Args) > 0 {
 		return nil, usageError{fmt.Errorf("unexpected argument %q", req.Args[0])}
 	}
+	c.inert = req.Inert
 	return c, in.answer(set, req)
 }
 
@@ -112,6 +113,9 @@ func (in *invocation) answer(set *conf.Set, req conf.Request) error {
 		}
 		return errDone
 	case req.Check:
+		for _, v := range req.Inert {
+			fmt.Fprintf(in.stdout, "%s has no effect: %s\n", v.Name, v.Instead)
+		}
 		fmt.Fprintln(in.stdout, "the settings are valid")
 		return errDone
 	}

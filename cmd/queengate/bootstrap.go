@@ -40,7 +40,7 @@ func runBootstrap(ctx context.Context, in *invocation) error {
 		}
 		r.PasswordHash = string(hash)
 	}
-	pool, err := openPool(ctx, "postgres.control_dsn", c.control(), 2, "queengate-bootstrap")
+	pool, err := openPool(ctx, "postgres.control_dsn", c.control().conn(), 2, "queengate-bootstrap")
 	if err != nil {
 		return err
 	}

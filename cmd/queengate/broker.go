@@ -6,6 +6,7 @@ import (
 	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/run"
+	"github.com/queengate/queengate/migrations"
 )
 
 // runBroker runs a broker until ctx ends.
@@ -23,11 +24,16 @@ func runBroker(ctx context.Context, in *invocation) error {
 	if err != nil {
 		return usageError{err}
 	}
-	pool, err := openPool(ctx, "postgres.dsn", c.Postgres, c.BrokerPool, "queengate-broker")
+	pool, err := openPool(ctx, "postgres.dsn", c.queues(), c.BrokerPool, "queengate-broker")
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
+	if c.Broker.Migrate {
+		if err := (schema{migrations.Broker, c.Postgres}).apply(ctx); err != nil {
+			return err
+		}
+	}
 	ln, err := listen(ctx, "broker.addr", c.Broker.Addr)
 	if err != nil {
 		return err
@@ -37,7 +43,7 @@ func runBroker(ctx context.Context, in *invocation) error {
 		return err
 	}
 	reg := obs.NewRegistry()
-	b, err := newBroker(log, &c.Broker, keys, pool, reg, ln, m)
+	b, err := newBroker(log, &c.Broker, c.PopTimeout, keys, pool, reg, ln, m)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/run"
@@ -32,7 +31,7 @@ func runGateway(ctx context.Context, in *invocation) error {
 	if err != nil {
 		return err
 	}
-	pool, err := openPool(ctx, "postgres.control_dsn", c.control(), c.ControlPool, "queengate-gateway")
+	pool, err := openPool(ctx, "postgres.control_dsn", c.control().conn(), c.ControlPool, "queengate-gateway")
 	if err != nil {
 		return err
 	}
@@ -44,7 +43,7 @@ func runGateway(ctx context.Context, in *invocation) error {
 	defer closeRedis()
 
 	reg := obs.NewRegistry()
-	g, book, err := newGateway(ctx, log, &c.Gateway, key, pool, reg)
+	g, book, err := newGateway(ctx, log, &c.Gateway, c.PopTimeout, key, pool, reg)
 	if err != nil {
 		return err
 	}
@@ -85,8 +84,8 @@ func runGateway(ctx context.Context, in *invocation) error {
 }
 
 // control returns the address of the control database.
-func (c *config) control() conf.Secret {
-	if c.Control != "" {
+func (c *config) control() databaseConfig {
+	if c.Control.DSN != "" {
 		return c.Control
 	}
 	return c.Postgres

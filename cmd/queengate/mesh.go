@@ -25,16 +25,16 @@ type meshConfig struct {
 
 func (c *meshConfig) declare(s *conf.Set) {
 	s.Section("mesh", "Mesh. Brokers of one cell tell each other what is new, so that a poll on one hears at once of a push on another; without it within a second. It is used once there are peers.", "broker")
-	s.Addr(&c.Addr, "addr", "Listen address; beyond loopback it needs a secret or certificates.", address("QUEEN_MESH_PORT", "QUEEN_MESH_BIND_ADDR"))
+	s.Addr(&c.Addr, "addr", "Listen address; beyond loopback it needs a secret or certificates.", address("QUEEN_MESH_PORT", "QUEEN_MESH_BIND_ADDR", "6633", "QUEEN_UDP_NOTIFY_PORT"))
 	s.List(&c.Peers, "peers", "The brokers of the cell as host[:port], this one may be among them; a name that stands for several addresses means all of them.",
-		conf.Env("QUEEN_MESH_PEERS"), conf.Env("QUEEN_UDP_PEERS"))
+		conf.EnvFunc(meshPeers, "QUEEN_MESH_PEERS", "QUEEN_UDP_PEERS", "QUEEN_SYNC_ENABLED"))
 	s.Secret(&c.Secret, "secret", "Secret that all brokers of the cell share, at least 16 bytes. Several, separated by commas, are all accepted and the first signs: to rotate, add the new one behind the old everywhere, then swap them, then remove the old.",
 		conf.Env("QUEEN_SYNC_SECRET"))
 	s.String(&c.CertFile, "cert_file", "PEM file with this broker's certificate: mutual TLS with an authority of your own instead of a secret.")
 	s.String(&c.KeyFile, "key_file", "PEM file with its private key.")
 	s.String(&c.CAFile, "ca_file", "PEM file with the authority that has signed the certificates of all brokers, and of nobody else.")
-	s.Duration(&c.Heartbeat, "heartbeat", "Between two signs of life.", 10*time.Millisecond, time.Minute, milliseconds("QUEEN_SYNC_HEARTBEAT_MS"))
-	s.Duration(&c.Dead, "dead", "Silence after which a connection is given up.", 100*time.Millisecond, 10*time.Minute, milliseconds("QUEEN_SYNC_DEAD_THRESHOLD_MS"))
+	s.Duration(&c.Heartbeat, "heartbeat", "Between two signs of life.", 10*time.Millisecond, time.Minute, milliseconds("QUEEN_SYNC_HEARTBEAT_MS", 10*time.Millisecond))
+	s.Duration(&c.Dead, "dead", "Silence after which a connection is given up.", 100*time.Millisecond, 10*time.Minute, milliseconds("QUEEN_SYNC_DEAD_THRESHOLD_MS", 100*time.Millisecond))
 	s.Check(func() error {
 		if cfg := c.mesh(); cfg.Enabled() {
 			return cfg.Validate()

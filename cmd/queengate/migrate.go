@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/pg"
 	"github.com/queengate/queengate/migrations"
 )
@@ -29,7 +28,7 @@ func runMigrate(ctx context.Context, in *invocation) error {
 		if set != "all" && set != string(s.set) {
 			continue
 		}
-		if s.dsn == "" {
+		if s.at.DSN == "" {
 			return usageError{errors.New("postgres.dsn is missing: want the address of a PostgreSQL")}
 		}
 		began := time.Now()
@@ -44,7 +43,7 @@ func runMigrate(ctx context.Context, in *invocation) error {
 // schema is a migration set and the database it belongs in.
 type schema struct {
 	set migrations.Set
-	dsn conf.Secret
+	at  databaseConfig
 }
 
 func (c *config) schemas() []schema {
@@ -53,7 +52,9 @@ func (c *config) schemas() []schema {
 
 // apply uses a connection of its own, with none of the bounds of our sessions: a migration may take its time.
 func (s schema) apply(ctx context.Context) error {
-	pc, err := pg.Parse(pg.Config{DSN: s.dsn.Reveal(), AppName: "queengate-migrate"})
+	at := s.at.conn()
+	at.AppName = "queengate-migrate"
+	pc, err := pg.Parse(at)
 	if err != nil {
 		return err
 	}

@@ -51,11 +51,12 @@ func listen(ctx context.Context, key, addr string) (net.Listener, error) {
 
 // openPool opens a pool and checks that the database answers, so that a wrong address fails the start and not the
 // first request.
-func openPool(ctx context.Context, key string, dsn conf.Secret, size int32, app string) (*pgxpool.Pool, error) {
-	if dsn == "" {
+func openPool(ctx context.Context, key string, at pg.Config, size int32, app string) (*pgxpool.Pool, error) {
+	if at.DSN == "" {
 		return nil, usageError{fmt.Errorf("%s is missing: want the address of a PostgreSQL", key)}
 	}
-	pool, err := pg.Open(ctx, pg.Config{DSN: dsn.Reveal(), MaxConn: size, AppName: app})
+	at.MaxConn, at.AppName = size, app
+	pool, err := pg.Open(ctx, at)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
@@ -108,7 +109,7 @@ type unsaid struct{}
 func (unsaid) Printf(context.Context, string, ...any) {}
 
 // newBroker assembles a broker.
-func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.PublicKey, pool *pgxpool.Pool, reg *prometheus.Registry, ln net.Listener, m broker.Mesh) (*broker.Broker, error) {
+func newBroker(log *slog.Logger, c *brokerConfig, pops time.Duration, keys map[string]ed25519.PublicKey, pool *pgxpool.Pool, reg *prometheus.Registry, ln net.Listener, m broker.Mesh) (*broker.Broker, error) {
 	clients, err := c.JWT.build(log)
 	if err != nil {
 		return nil, usageError{err}
@@ -121,7 +122,10 @@ func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.Public
 		Version: obs.Version(), Tenancy: c.Tenancy, Cell: c.Cell, Keys: keys, JWT: clients,
 		MaxBodyBytes: c.MaxBodyBytes, MaxParked: c.MaxParked, DrainDelay: c.DrainDelay, DrainTimeout: c.DrainTime,
 		ConfigureMode: wire.ConfigureMode(c.ConfigureMode), SubscriptionMode: c.SubscriptionMode,
-		WindowFull: c.WindowBatch, Fuse: fuse.Config{MaxPendingBytes: c.MaxPendingBytes},
+		WindowFull: c.WindowBatch, PopTimeout: pops, Hostname: c.Name,
+		Autopilot: c.Autopilot, AutopilotBatch: c.AutopilotBatch, AutopilotDwellPops: c.AutopilotDwellPops,
+		Fuse:            fuse.Config{MaxPendingBytes: c.MaxPendingBytes, MaxBundlePartitions: c.BundlePartitions, DedupCacheBytes: mebibytes(c.DedupCacheMB)},
+		LeaseCacheBytes: mebibytes(c.LeaseCacheMB), SegmentCacheBytes: mebibytes(c.SegmentCacheMB),
 		HistoryKeep: time.Duration(c.HistoryDays) * 24 * time.Hour,
 		Encryption:  keyring,
 		Janitor: janitor.Config{
@@ -137,8 +141,16 @@ func newBroker(log *slog.Logger, c *brokerConfig, keys map[string]ed25519.Public
 	}, cfg), nil
 }
 
+// mebibytes returns the bound of a cache; below 0 there is none of it.
+func mebibytes(n int) int64 {
+	if n == 0 {
+		return -1
+	}
+	return int64(n) << 20
+}
+
 // newGateway assembles a gateway and the book it decides with, which is loaded.
-func newGateway(ctx context.Context, log *slog.Logger, c *gatewayConfig, key ed25519.PrivateKey, pool *pgxpool.Pool, reg *prometheus.Registry) (*proxy.Gateway, *plans.Book, error) {
+func newGateway(ctx context.Context, log *slog.Logger, c *gatewayConfig, pops time.Duration, key ed25519.PrivateKey, pool *pgxpool.Pool, reg *prometheus.Registry) (*proxy.Gateway, *plans.Book, error) {
 	keys, err := c.verifier()
 	if err != nil {
 		return nil, nil, usageError{err}
@@ -152,7 +164,7 @@ func newGateway(ctx context.Context, log *slog.Logger, c *gatewayConfig, key ed2
 		Log: log, Book: book, Verifier: verifier, Metrics: reg,
 		Config: proxy.Config{
 			Domains: c.Domains, SharedHosts: c.SharedHosts, MaxBodyBytes: c.MaxBodyBytes, MaxConns: c.MaxConns,
-			LongPollMax: c.LongPollMax, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key,
+			LongPollMax: c.LongPollMax, PopTimeout: pops, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key,
 		},
 	})
 	if err != nil {
@@ -222,8 +234,16 @@ func (in *invocation) stderrLogger(c *config) (log *slog.Logger, flush func(), e
 	if log, err = obs.NewLogger(lines, c.LogFormat, c.LogLevel); err != nil {
 		return nil, nil, usageError{err}
 	}
+	c.warn(log)
 	// An error of the last write has nobody left to be told.
 	return log, func() { _ = lines.Flush() }, nil
+}
+
+// warn names the variables of the existing system that are set for nothing.
+func (c *config) warn(log *slog.Logger) {
+	for _, v := range c.inert {
+		log.Warn("a variable of the existing system has no effect here", "variable", v.Name, "instead", v.Instead)
+	}
 }
 
 // readPublicKeys reads the files with the gateways' public keys, by key id.

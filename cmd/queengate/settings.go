@@ -3,10 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -27,18 +24,32 @@ type config struct {
 
 	LogLevel, LogFormat string
 
-	Postgres    conf.Secret
-	Control     conf.Secret
-	BrokerPool  int32
-	ControlPool int32
-	Redis       conf.Secret
+	Postgres         databaseConfig
+	Control          databaseConfig
+	BrokerPool       int32
+	ControlPool      int32
+	StatementTimeout time.Duration
+	PopTimeout       time.Duration
+	Redis            conf.Secret
 
 	TLSCert, TLSKey string
 
 	Gateway gatewayConfig
 	Broker  brokerConfig
 	Mesh    meshConfig
+
+	inert []conf.Inert // variables that are set for nothing
 }
+
+// databaseConfig is how to reach a PostgreSQL.
+type databaseConfig struct {
+	DSN conf.Secret
+	TLS string // a pg.TLSMode, or tlsAddressed
+	CA  string
+}
+
+// tlsAddressed leaves TLS to the sslmode of the address.
+const tlsAddressed = "address"
 
 type gatewayConfig struct {
 	CellKey      conf.Secret
@@ -70,8 +81,19 @@ type brokerConfig struct {
 	LeaseAsync       bool
 	EncryptionKey    conf.Secret
 	ReadKeys         conf.Secret
+	Migrate          bool
+	Name             string
 	DrainDelay       time.Duration
 	DrainTime        time.Duration
+
+	Autopilot          string
+	AutopilotBatch     int
+	AutopilotDwellPops int
+
+	BundlePartitions int
+	DedupCacheMB     int
+	LeaseCacheMB     int
+	SegmentCacheMB   int
 
 	RetentionInterval    time.Duration
 	RetentionBatch       int
@@ -88,6 +110,8 @@ func defaults() *config {
 	return &config{
 		HTTP: "127.0.0.1:8080", HTTPS: "127.0.0.1:8443", Ops: "127.0.0.1:9090",
 		LogLevel: "info", LogFormat: "json", BrokerPool: 32, ControlPool: 8,
+		Postgres: databaseConfig{TLS: tlsAddressed}, Control: databaseConfig{TLS: tlsAddressed},
+		StatementTimeout: 30 * time.Second, PopTimeout: 30 * time.Second,
 		Gateway: gatewayConfig{
 			SharedHosts: []string{"localhost", "127.0.0.1", "::1"}, MaxBodyBytes: 16 << 20, MaxConns: 50_000,
 			LongPollMax: 90 * time.Second, DrainTime: 25 * time.Second,
@@ -96,6 +120,8 @@ func defaults() *config {
 			Addr: "127.0.0.1:6632", Cell: "local", Tenancy: true, MaxBodyBytes: 64 << 20, MaxParked: 50_000,
 			MaxPendingBytes: 256 << 20, WindowBatch: 100,
 			ConfigureMode: "replace", SubscriptionMode: "new", DrainTime: 20 * time.Second,
+			Autopilot: "on", AutopilotBatch: 100, AutopilotDwellPops: 16,
+			BundlePartitions: 256, DedupCacheMB: 512, LeaseCacheMB: 64, SegmentCacheMB: 64,
 			RetentionInterval: 5 * time.Second, RetentionBatch: 1000, RetentionParallelism: 1, CleanupDays: 30, CleanupPartitions: true, HistoryDays: 90,
 			JWT: defaultJWT(),
 		},
@@ -122,7 +148,7 @@ func settings(c *config) *conf.Set {
 	s.String(&c.Data, "data", "Data folder; without one ./data, or /var/lib/queengate for root.", conf.Flag("data"))
 
 	s.Section("", "Client addresses.", "up", "gateway")
-	s.Addr(&c.HTTP, "http", "Listen address for plain HTTP.", conf.Flag("http"), address("QUEEN_PROXY_PORT", "QUEEN_PROXY_BIND_ADDR"))
+	s.Addr(&c.HTTP, "http", "Listen address for plain HTTP.", conf.Flag("http"), address("QUEEN_PROXY_PORT", "QUEEN_PROXY_BIND_ADDR", "6711"))
 	s.Addr(&c.HTTPS, "https", "Listen address for HTTPS; `gateway` uses it once it has a certificate.", conf.Flag("https"))
 
 	s.Section("", "Operators' port. It serves /metrics, /livez, /readyz and /healthz without credentials: for a private network only.", "up", "gateway", "broker")
@@ -130,23 +156,26 @@ func settings(c *config) *conf.Set {
 
 	s.Section("log", "Log.", "up", "gateway", "broker")
 	s.Enum(&c.LogLevel, "level", "Least level that is written; info has one line per request. `up` writes it to log/queengate.log in the data folder, and warnings to the terminal too.",
-		[]string{"debug", "info", "warn", "error"}, conf.Env("LOG_LEVEL"))
-	s.Enum(&c.LogFormat, "format", "Form of the lines.", []string{"json", "text"}, conf.EnvFunc(func(get func(string) string) string {
-		if get("QUEEN_LOG_JSON") == "false" {
-			return "text"
-		}
-		return "json"
-	}, "QUEEN_LOG_JSON"))
+		[]string{"debug", "info", "warn", "error"}, conf.EnvFunc(logLevel, "LOG_LEVEL"))
+	s.Enum(&c.LogFormat, "format", "Form of the lines.", []string{"json", "text"}, conf.EnvFunc(logFormat, "QUEEN_LOG_JSON"))
 
 	s.Section("postgres", "Databases.", "up", "gateway", "broker", "migrate", "bootstrap")
-	s.Secret(&c.Postgres, "dsn", "Address of PostgreSQL, as a URL or key=value text. `up` starts a private one without it.", conf.Flag("postgres"),
-		conf.EnvFunc(postgresURL("PG_", "postgres", "PG_DATABASE", "PG_DB"), "PG_HOST", "PG_PORT", "PG_USER", "PG_PASSWORD", "PG_DATABASE", "PG_DB", "PG_USE_SSL", "PG_SSL_REJECT_UNAUTHORIZED"))
-	s.Secret(&c.Control, "control_dsn", "Address of the control database (tenants, plans, keys) when it is another than postgres.dsn.",
-		conf.EnvFunc(postgresURL("PXDB_", "queen_proxy", "PXDB_DB"), "PXDB_HOST", "PXDB_PORT", "PXDB_USER", "PXDB_PASSWORD", "PXDB_DB", "PXDB_USE_SSL", "PXDB_SSL_REJECT_UNAUTHORIZED"))
+	s.Secret(&c.Postgres.DSN, "dsn", "Address of PostgreSQL, as a URL or key=value text; several hosts are tried in order. `up` starts a private one without it.", conf.Flag("postgres"), existingBroker.address())
+	tlsModes := []string{tlsAddressed, string(pg.TLSOff), string(pg.TLSInsecure), string(pg.TLSVerify)}
+	const tlsMeaning = "TLS of its sessions: what sslmode in the address says, none, with whatever certificate, or with one for the host's name by an authority we trust. A contradiction to the address is refused."
+	s.Enum(&c.Postgres.TLS, "tls", tlsMeaning, tlsModes, existingBroker.tls())
+	s.Text(&c.Postgres.CA, "tls_ca", "Certificates of the authorities to trust instead of the system's, as PEM text; with it tls is verify.", conf.Env("PG_SSL_ROOT_CERT"))
+	s.Secret(&c.Control.DSN, "control_dsn", "Address of the control database (tenants, plans, keys) when it is another than postgres.dsn.", existingControl.address())
+	s.Enum(&c.Control.TLS, "control_tls", "postgres.tls for the control database, when that is another.", tlsModes, existingControl.tls())
+	s.Text(&c.Control.CA, "control_tls_ca", "postgres.tls_ca for the control database, when that is another.", conf.Env("PXDB_SSL_ROOT_CERT"))
+	s.Duration(&c.StatementTimeout, "statement_timeout", "When the database ends a statement of a broker; statement_timeout in the address wins.", time.Second, 10*time.Minute, milliseconds("QUEEN_STMT_TIMEOUT_MS", time.Second))
 	conf.Int(s, &c.BrokerPool, "broker_pool", "Connections of a broker.", 4, 1000, conf.Env("DB_POOL_SIZE"))
 	conf.Int(s, &c.ControlPool, "control_pool", "Connections of a gateway to the control database.", 2, 1000, conf.Env("PXDB_POOL_SIZE"))
-	s.Check(func() error { return validDSN("postgres.dsn", c.Postgres) })
-	s.Check(func() error { return validDSN("postgres.control_dsn", c.Control) })
+	s.Check(func() error { return c.Postgres.check("") })
+	s.Check(func() error { return c.Control.check("control_") })
+
+	s.Section("pop", "Polls.", "up", "gateway", "broker")
+	s.Duration(&c.PopTimeout, "timeout", "How long a waiting pop that does not say it waits.", time.Millisecond, 10*time.Minute, milliseconds("POP_DEFAULT_TIMEOUT_MS", time.Millisecond), milliseconds("DEFAULT_TIMEOUT", time.Millisecond))
 
 	s.Section("redis", "Redis. It is checked at the start and shown in /healthz; one gateway keeps its limits exactly, in memory, without it.", "up", "gateway")
 	s.Secret(&c.Redis, "url", "Address, redis://[user:password@]host:port/db, rediss:// for TLS, or unix:///path.", conf.Flag("redis"))
@@ -182,9 +211,9 @@ func (c *gatewayConfig) declare(s *conf.Set) {
 	s.List(&c.SharedHosts, "shared_hosts", "Hosts that name no cluster: it comes from the credential.", conf.Env("QUEEN_PROXY_SHARED_HOSTS"))
 	conf.Int(s, &c.MaxBodyBytes, "max_body_bytes", "Largest request body, whatever the plan says.", 1<<10, 1<<30, conf.Env("QUEEN_PROXY_MAX_BODY_BYTES"))
 	conf.Int(s, &c.MaxConns, "max_conns", "Open client connections.", 16, 1_000_000, conf.Env("QUEEN_EDGE_MAX_CONNS"))
-	s.Duration(&c.LongPollMax, "long_poll_max", "Longest wait of a poll.", time.Second, 10*time.Minute, milliseconds("QUEEN_PROXY_LONGPOLL_MAX_MS"))
+	s.Duration(&c.LongPollMax, "long_poll_max", "Longest wait of a poll.", time.Second, 10*time.Minute, milliseconds("QUEEN_PROXY_LONGPOLL_MAX_MS", 0))
 	s.Duration(&c.DrainDelay, "drain_delay", "How long readiness is red before the drain begins, for load balancers.", 0, 5*time.Minute)
-	s.Duration(&c.DrainTime, "drain_time", "For requests under way when service ends.", time.Second, 5*time.Minute, milliseconds("QUEEN_PROXY_SHUTDOWN_DRAIN_MS"))
+	s.Duration(&c.DrainTime, "drain_time", "For requests under way when service ends.", time.Second, 5*time.Minute, milliseconds("QUEEN_PROXY_SHUTDOWN_DRAIN_MS", 0))
 	s.String(&c.JWTIssuer, "jwt_issuer", "Issuer of session tokens; needed with a key.", conf.Env("QUEEN_PROXY_JWT_ISS"))
 	s.String(&c.JWTAudience, "jwt_audience", "Audience that session tokens must name; without one, any.", conf.Env("QUEEN_PROXY_JWT_AUD"))
 	s.Secret(&c.JWTSecret, "jwt_secret", "HS256 secret of session tokens, at least 32 bytes.", conf.Env("QUEEN_PROXY_JWT_SECRET"))
@@ -203,14 +232,16 @@ func (c *gatewayConfig) declare(s *conf.Set) {
 
 func (c *brokerConfig) declare(s *conf.Set) {
 	s.Section("broker", "Broker.", "up", "broker")
-	s.Addr(&c.Addr, "addr", "Listen address.", conf.Flag("broker"), address("PORT", "QUEEN_BIND_ADDR"))
+	s.Addr(&c.Addr, "addr", "Listen address.", conf.Flag("broker"), address("PORT", "QUEEN_BIND_ADDR", "6632"))
 	conf.Int(s, &c.MaxBodyBytes, "max_body_bytes", "Largest request body.", 1<<10, 1<<30, conf.Env("QUEEN_MAX_BODY_BYTES"))
 	conf.Int(s, &c.MaxParked, "max_parked", "Waiting polls.", 1, 10_000_000)
 	conf.Int(s, &c.MaxPendingBytes, "max_pending_bytes", "Bytes of pushes that wait for the database. A tenant may hold as much as is free: alone half, with another a third each.", 1<<20, 1<<40)
 	conf.Int(s, &c.WindowBatch, "window_batch", "Messages in a partition that end the windowBuffer of its queue before its time.", 1, 1_000_000, conf.Env("QUEEN_HOTLIST_WINDOW_BATCH"))
 	s.Enum(&c.ConfigureMode, "configure_mode", "What a configure call without a mode does to the options it omits.", []string{"replace", "merge"}, conf.Env("QUEENGATE_CONFIGURE_MODE"))
-	s.Enum(&c.SubscriptionMode, "subscription_mode", "Where a consumer group starts that does not say: what is new, or all that is retained.", []string{"new", "all"}, conf.Env("DEFAULT_SUBSCRIPTION_MODE"))
+	s.Enum(&c.SubscriptionMode, "subscription_mode", "Where a consumer group starts that does not say: what is new, or all that is retained.", []string{"new", "all"}, conf.EnvFunc(subscriptionMode, "DEFAULT_SUBSCRIPTION_MODE"))
 	s.Bool(&c.LeaseAsync, "lease_async_commit", "Grant leases without waiting for the disk: faster, but a crash of the database may let two workers overlap on a batch.", conf.Env("QUEENGATE_LEASE_ASYNC_COMMIT"))
+	s.String(&c.Name, "name", "Name of this broker in the history of metrics; without one the machine's.", conf.Env("QUEEN_SERVER_ID"))
+	s.Bool(&c.Migrate, "migrate", "Bring the schema of the database up to date at the start; `up` always does.", conf.Env("QUEEN_APPLY_SCHEMA"))
 	s.Duration(&c.DrainDelay, "drain_delay", "How long readiness is red before the drain begins.", 0, 5*time.Minute)
 	s.Duration(&c.DrainTime, "drain_time", "For requests in flight when service ends.", time.Second, 5*time.Minute)
 
@@ -219,13 +250,26 @@ func (c *brokerConfig) declare(s *conf.Set) {
 	s.Secret(&c.ReadKeys, "encryption_read_keys", "Further keys that decrypt only, separated by commas or white space: those from before a rotation, and the next one while it is handed out.")
 	s.Check(func() error { _, err := c.encryption(); return err })
 
+	s.Section("broker", "Broker: pops that leave the choice.", "up", "broker")
+	s.Enum(&c.Autopilot, "autopilot", "Whether the broker chooses batch and partitions for a pop that asks it to; shadow only counts what it would choose.", []string{"on", "shadow", "off"}, conf.EnvFunc(autopilot, "QUEEN_POP_AUTOPILOT"))
+	conf.Int(s, &c.AutopilotBatch, "autopilot_batch", "The batch it chooses.", 1, 10_000, conf.Env("QUEEN_POP_AUTOPILOT_BATCH"))
+	conf.Int(s, &c.AutopilotDwellPops, "autopilot_dwell_pops", "Claims of a group that are watched before it chooses more than one partition.", 1, 1_000_000, conf.Env("QUEEN_POP_AUTOPILOT_DWELL_POPS"))
+
+	s.Section("broker", "Broker: memory.", "up", "broker")
+	conf.Int(s, &c.BundlePartitions, "bundle_partitions", "Partitions that share one statement of pushes.", 1, 4096, conf.Env("QUEEN_V2_BUNDLE_MAX"))
+	conf.Int(s, &c.DedupCacheMB, "dedup_cache_mb", "MiB of known transaction ids, which spare the database a look; 0 is none, and it always looks.", 0, 1<<20, bounded("QUEEN_DEDUP_CACHE", "QUEEN_DEDUP_CACHE_MB"))
+	conf.Int(s, &c.LeaseCacheMB, "lease_cache_mb", "MiB of what was delivered under which lease, which spares an ack a search; 0 is none.", 0, 1<<20, bounded("QUEEN_ACK_REGISTRY", "QUEEN_ACK_REGISTRY_MB"))
+	conf.Int(s, &c.SegmentCacheMB, "segment_cache_mb", "MiB of opened segments, for groups that read the same; 0 is none.", 0, 1<<20)
+
 	s.Section("broker", "Broker: retention. One broker of a cell at a time does it.", "up", "broker")
-	s.Duration(&c.RetentionInterval, "retention_interval", "How often it is looked for what a queue's options let go.", janitor.MinInterval, janitor.MaxInterval, milliseconds("RETENTION_INTERVAL"))
+	s.Duration(&c.RetentionInterval, "retention_interval", "How often it is looked for what a queue's options let go.", janitor.MinInterval, janitor.MaxInterval, milliseconds("RETENTION_INTERVAL", janitor.MinInterval))
 	conf.Int(s, &c.RetentionBatch, "retention_batch_size", "Rows that one step removes of a partition.", 1, janitor.MaxBatchSize, conf.Env("RETENTION_BATCH_SIZE"))
 	conf.Int(s, &c.RetentionParallelism, "retention_parallelism", "Steps at the same time; each uses a connection.", 1, janitor.MaxParallelism, conf.Env("RETENTION_PARALLELISM"))
 	s.Bool(&c.CleanupPartitions, "partition_cleanup", "Delete empty partitions that nobody comes to.", conf.Env("QUEEN_PARTITION_CLEANUP_ENABLED"))
 	conf.Int(s, &c.CleanupDays, "partition_cleanup_days", "After so many days.", 1, janitor.MaxDays, conf.Env("PARTITION_CLEANUP_DAYS"))
-	conf.Int(s, &c.HistoryDays, "history_days", "Days that the minutes of throughput are kept; retention's own history as long.", 2, janitor.MaxDays, conf.Env("METRICS_RETENTION_DAYS"))
+	conf.Int(s, &c.HistoryDays, "history_days", "Days that the minutes of throughput are kept; retention's own history as long.", 2, janitor.MaxDays, atLeast("METRICS_RETENTION_DAYS", 2))
+
+	declareInert(s)
 
 	s.Section("broker", "Broker: trust. `up` sees to it by itself.", "broker")
 	s.Bool(&c.Tenancy, "tenancy", "Take the tenant of a request from the gateway's signed token. Off, there is one tenant, and no credential unless broker.jwt_enabled: for a private network only.")
@@ -274,63 +318,35 @@ func (c *brokerConfig) encryption() (*seal.Ring, error) {
 	return seal.NewRing(active, more...), nil
 }
 
-// address reads the existing system's pair of a port and an optional host.
-func address(port, host string) conf.Option {
-	return conf.EnvFunc(func(get func(string) string) string {
-		h := get(host)
-		if h == "" {
-			h = "0.0.0.0"
-		}
-		return net.JoinHostPort(h, get(port))
-	}, port, host)
+// queues describes the pool of a broker.
+func (c *config) queues() pg.Config {
+	at := c.Postgres.conn()
+	at.StatementTimeout = c.StatementTimeout
+	return at
 }
 
-// milliseconds reads a variable of the existing system that counts milliseconds.
-func milliseconds(name string) conf.Option {
-	return conf.EnvFunc(func(get func(string) string) string { return get(name) + "ms" }, name)
-}
-
-// seconds reads a variable of the existing system that counts seconds.
-func seconds(name string) conf.Option {
-	return conf.EnvFunc(func(get func(string) string) string { return get(name) + "s" }, name)
-}
-
-// postgresURL makes an address of the variables with the prefix, the first set of databases naming the database.
-func postgresURL(prefix, database string, databases ...string) func(get func(string) string) string {
-	return func(get func(string) string) string {
-		or := func(name, fallback string) string {
-			if v := get(prefix + name); v != "" {
-				return v
-			}
-			return fallback
-		}
-		for _, name := range databases {
-			if v := get(name); v != "" {
-				database = v
-				break
-			}
-		}
-		mode := "disable"
-		if ssl, _ := strconv.ParseBool(or("USE_SSL", "false")); ssl {
-			mode = "verify-full"
-			if verify, err := strconv.ParseBool(or("SSL_REJECT_UNAUTHORIZED", "true")); err == nil && !verify {
-				mode = "require"
-			}
-		}
-		u := url.URL{
-			Scheme: "postgres", User: url.UserPassword(or("USER", "postgres"), get(prefix+"PASSWORD")), Path: "/" + database,
-			Host: net.JoinHostPort(get(prefix+"HOST"), or("PORT", "5432")), RawQuery: url.Values{"sslmode": {mode}}.Encode(),
-		}
-		return u.String()
+// conn describes a database with its TLS.
+func (a databaseConfig) conn() pg.Config {
+	c := pg.Config{DSN: a.DSN.Reveal(), CA: a.CA}
+	if a.TLS != tlsAddressed {
+		c.TLS = pg.TLSMode(a.TLS)
 	}
+	return c
 }
 
-func validDSN(key string, dsn conf.Secret) error {
-	if dsn == "" {
+// check reports what is wrong with a database whose settings begin with key, without quoting its address.
+func (a databaseConfig) check(key string) error {
+	if a.DSN == "" {
+		if a.TLS != tlsAddressed || a.CA != "" {
+			return fmt.Errorf("postgres.%stls and postgres.%[1]stls_ca say how to reach a database: want postgres.%[1]sdsn too", key)
+		}
 		return nil
 	}
-	if _, err := pg.Parse(pg.Config{DSN: dsn.Reveal()}); err != nil {
-		return errors.New(key + " = redacted: want postgres://user:password@host:port/database or key=value text")
+	switch _, err := pg.Parse(a.conn()); {
+	case errors.Is(err, pg.ErrAddress):
+		return fmt.Errorf("postgres.%sdsn = redacted: want postgres://user:password@host:port/database or key=value text", key)
+	case err != nil:
+		return fmt.Errorf("postgres.%sdsn, postgres.%[1]stls: %w", key, err)
 	}
 	return nil
 }

@@ -57,8 +57,8 @@ func TestVariablesOfTheExistingSystemBecomeAddresses(t *testing.T) {
 	}
 	for name, is := range map[string][2]string{
 		"broker.addr":              {c.Broker.Addr, "0.0.0.0:7000"},
-		"postgres.dsn":             {c.Postgres.Reveal(), "postgres://queen:p%40ss%2Fword@db.example:5432/mq?sslmode=verify-full"},
-		"postgres.control_dsn":     {c.control().Reveal(), "postgres://postgres:@control.example:5432/queen_proxy?sslmode=disable"},
+		"postgres.dsn":             {c.Postgres.DSN.Reveal(), "postgres://queen:p%40ss%2Fword@db.example:5432/mq"},
+		"postgres.control_dsn":     {c.control().DSN.Reveal(), "postgres://postgres:@control.example:5432/queen_proxy?sslmode=disable"},
 		"broker.subscription_mode": {c.Broker.SubscriptionMode, "all"},
 		"broker.configure_mode":    {c.Broker.ConfigureMode, "merge"},
 		"gateway.drain_time":       {c.Gateway.DrainTime.String(), "1.5s"},

@@ -60,6 +60,7 @@ func runUp(ctx context.Context, in *invocation) (err error) {
 		return err
 	}
 	defer closeLog()
+	c.warn(u.log)
 	if u.creds, err = readCredentials(u.dir); err != nil {
 		return err
 	}
@@ -111,14 +112,14 @@ func (u *up) listen(ctx context.Context) error {
 
 // startPostgres starts the private PostgreSQL unless an address was given, and returns what stops it.
 func (u *up) startPostgres(ctx context.Context) (stop func() error, err error) {
-	if u.c.Postgres != "" {
+	if u.c.Postgres.DSN != "" {
 		return func() error { return nil }, nil
 	}
 	server := embedpg.New(u.log.With("part", "postgres"), u.dir)
 	if err := server.Start(ctx); err != nil {
 		return nil, err
 	}
-	u.c.Postgres = conf.Secret(server.DSN())
+	u.c.Postgres.DSN = conf.Secret(server.DSN())
 	u.group.Add("postgres", server)
 	return server.Stop, nil
 }
@@ -130,12 +131,12 @@ func (u *up) serve(ctx context.Context, redisHealth obs.Health, began time.Time)
 	if err != nil {
 		return err
 	}
-	control, err := openPool(ctx, "postgres.control_dsn", c.control(), c.ControlPool, "queengate-gateway")
+	control, err := openPool(ctx, "postgres.control_dsn", c.control().conn(), c.ControlPool, "queengate-gateway")
 	if err != nil {
 		return err
 	}
 	defer control.Close()
-	queues, err := openPool(ctx, "postgres.dsn", c.Postgres, c.BrokerPool, "queengate-broker")
+	queues, err := openPool(ctx, "postgres.dsn", c.queues(), c.BrokerPool, "queengate-broker")
 	if err != nil {
 		return err
 	}
@@ -149,11 +150,11 @@ func (u *up) serve(ctx context.Context, redisHealth obs.Health, began time.Time)
 	c.Broker.JWT.Enabled = false // clients come to the gateway
 	public := key.Public().(ed25519.PublicKey)
 	reg := obs.NewRegistry()
-	b, err := newBroker(u.log.With("part", "broker"), &c.Broker, map[string]ed25519.PublicKey{wire.KeyID(public): public}, queues, reg, u.listeners.broker, nil)
+	b, err := newBroker(u.log.With("part", "broker"), &c.Broker, c.PopTimeout, map[string]ed25519.PublicKey{wire.KeyID(public): public}, queues, reg, u.listeners.broker, nil)
 	if err != nil {
 		return err
 	}
-	g, book, err := newGateway(ctx, u.log.With("part", "gateway"), &c.Gateway, key, control, reg)
+	g, book, err := newGateway(ctx, u.log.With("part", "gateway"), &c.Gateway, c.PopTimeout, key, control, reg)
 	if err != nil {
 		return err
 	}
@@ -224,7 +225,7 @@ func (u *up) describe(brokerURL string) {
 	u.creds.GatewayHTTPSURL = of("https", u.listeners.https)
 	u.creds.OpsURL = of("http", u.listeners.ops)
 	u.creds.BrokerURL = brokerURL
-	u.creds.PostgresDSN = u.c.Postgres.Reveal()
+	u.creds.PostgresDSN = u.c.Postgres.DSN.Reveal()
 	u.creds.Cluster, u.creds.ClusterHost = "demo", "demo.localhost"
 	if u.creds.GatewayHTTPSURL == "" || u.c.TLSCert != "" {
 		u.creds.CAFile = ""

@@ -57,7 +57,7 @@ func (w *world) storePush(workers, batch int) func(context.Context, time.Duratio
 		return w.workersFor(ctx, d, workers, func(i int) (int, error) {
 			v, err := s.PushBundle(ctx, []store.Segment{{
 				PartitionID: parts[i].ID, Tenant: tenant, Count: batch,
-				RawBytes: int64(batch * len(payload)), Verified: -1, Blob: blob, Hashes: hashes,
+				RawBytes: int64(batch * len(payload)), Blob: blob, Hashes: hashes,
 			}})
 			if err == nil && v[0].Status != store.PushStored {
 				err = fmt.Errorf("status %d", v[0].Status)
@@ -84,7 +84,7 @@ func (w *world) storeBundle(partitions int) func(context.Context, time.Duration)
 		segs := make([]store.Segment, partitions)
 		for i := range segs {
 			blob, hashes := encoded(1)
-			segs[i] = store.Segment{PartitionID: parts[i].ID, Tenant: tenant, Count: 1, RawBytes: int64(len(payload)), Verified: -1, Blob: blob, Hashes: hashes}
+			segs[i] = store.Segment{PartitionID: parts[i].ID, Tenant: tenant, Count: 1, RawBytes: int64(len(payload)), Blob: blob, Hashes: hashes}
 		}
 		return w.workersFor(ctx, d, 1, func(int) (int, error) {
 			_, err := s.PushBundle(ctx, segs)
@@ -120,7 +120,7 @@ func (w *world) storeDrain(workers, take, messages int) func(context.Context, ti
 			segs := make([]store.Segment, workers)
 			for i := range segs {
 				blob, hashes := encoded(100)
-				segs[i] = store.Segment{PartitionID: parts[i].ID, Tenant: tenant, Count: 100, RawBytes: 100 * int64(len(payload)), Verified: -1, Blob: blob, Hashes: hashes}
+				segs[i] = store.Segment{PartitionID: parts[i].ID, Tenant: tenant, Count: 100, RawBytes: 100 * int64(len(payload)), Blob: blob, Hashes: hashes}
 			}
 			if _, err := s.PushBundle(ctx, segs); err != nil {
 				return sample{}, err

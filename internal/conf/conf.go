@@ -24,6 +24,7 @@ const Prefix = "QUEENGATE_"
 type Set struct {
 	sections []*section
 	checks   []check
+	inert    []inert
 }
 
 type section struct {
@@ -42,6 +43,7 @@ type setting struct {
 	flag            string
 	secret          bool
 	emptyCounts     bool
+	file            bool // it may be named by a file
 	honoured        []honoured
 	fallback        string // the default, as text
 	origin          string // where the value in force came from; "" is the default
@@ -52,7 +54,14 @@ type setting struct {
 // honoured is a value made of variables of the existing system.
 type honoured struct {
 	names []string
-	value func(get func(name string) string) string
+	value func(get func(name string) string) (string, error)
+}
+
+// inert is a group of variables of the existing system that have no effect here.
+type inert struct {
+	names    []string // a * at the end stands for any text
+	instead  string
+	commands []string
 }
 
 // Section begins a group of settings that the named commands read. The first sentence of doc is its title. Keys of the settings that follow begin with its
@@ -66,6 +75,12 @@ func (s *Set) Check(rule func() error) {
 	s.checks = append(s.checks, check{s.sections[len(s.sections)-1].commands, rule})
 }
 
+// Inert names variables of the existing system that have no effect here, for the commands of the current section: Load
+// warns of those that are set, with what is there instead. A * at the end of a name stands for any text.
+func (s *Set) Inert(instead string, names ...string) {
+	s.inert = append(s.inert, inert{names, instead, s.sections[len(s.sections)-1].commands})
+}
+
 // Option is a further property of a setting.
 type Option func(*setting)
 
@@ -76,14 +91,14 @@ func Flag(name string) Option { return func(t *setting) { t.flag = name } }
 func Env(names ...string) Option {
 	return func(t *setting) {
 		for _, n := range names {
-			t.honoured = append(t.honoured, honoured{[]string{n}, func(get func(string) string) string { return get(n) }})
+			t.honoured = append(t.honoured, honoured{[]string{n}, func(get func(string) string) (string, error) { return get(n), nil }})
 		}
 	}
 }
 
 // EnvFunc is Env for a setting that the existing system spreads over several variables, or writes in another form. It
-// counts when the first of them is set.
-func EnvFunc(value func(get func(name string) string) string, names ...string) Option {
+// counts when one of them is set, unless the value is empty.
+func EnvFunc(value func(get func(name string) string) (string, error), names ...string) Option {
 	return func(t *setting) { t.honoured = append(t.honoured, honoured{names, value}) }
 }
 
@@ -144,24 +159,28 @@ func (s *Set) Addr(p *string, key, doc string, opts ...Option) {
 
 // Bool declares a switch.
 func (s *Set) Bool(p *bool, key, doc string, opts ...Option) {
-	s.add(key, doc, "true or false", func(v string) error {
-		switch strings.ToLower(v) {
-		case "true", "1", "yes", "on":
-			*p = true
-		case "false", "0", "no", "off":
-			*p = false
-		default:
-			return errors.New("want true or false")
-		}
-		return nil
+	s.add(key, doc, "true or false", func(v string) (err error) {
+		*p, err = ParseBool(v)
+		return err
 	}, func() string { return strconv.FormatBool(*p) }, opts)
+}
+
+// ParseBool reads a switch in all its spellings: true and false, 1 and 0, yes and no, on and off, in any case.
+func ParseBool(v string) (bool, error) {
+	switch strings.ToLower(strings.TrimSpace(v)) {
+	case "true", "1", "yes", "on":
+		return true, nil
+	case "false", "0", "no", "off":
+		return false, nil
+	}
+	return false, errors.New("want true or false")
 }
 
 // Int declares a whole number from low to high.
 func Int[N ~int | ~int32 | ~int64](s *Set, p *N, key, doc string, low, high N, opts ...Option) {
 	bound := fmt.Sprintf("%d..%d", low, high)
 	s.add(key, doc, bound, func(v string) error {
-		n, err := strconv.ParseInt(v, 10, 64)
+		n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
 		if err != nil || n < int64(low) || n > int64(high) {
 			return errors.New("want " + bound)
 		}
@@ -174,7 +193,7 @@ func Int[N ~int | ~int32 | ~int64](s *Set, p *N, key, doc string, low, high N, o
 func (s *Set) Duration(p *time.Duration, key, doc string, low, high time.Duration, opts ...Option) {
 	bound := fmt.Sprintf("%s..%s", low, high)
 	s.add(key, doc, bound, func(v string) error {
-		d, err := time.ParseDuration(v)
+		d, err := time.ParseDuration(strings.TrimSpace(v))
 		if err != nil || d < low || d > high {
 			return errors.New("want " + bound + ", with its unit")
 		}
@@ -196,10 +215,17 @@ func (s *Set) List(p *[]string, key, doc string, opts ...Option) {
 	}, func() string { return strings.Join(*p, ",") }, opts)
 }
 
+// Text declares a text that may be long, such as a certificate: like a secret it may be named by a file, and unlike one
+// it prints.
+func (s *Set) Text(p *string, key, doc string, opts ...Option) {
+	s.add(key, doc, "", func(v string) error { *p = v; return nil }, func() string { return *p }, opts).file = true
+}
+
 // Secret declares a secret: it prints as redacted, and it may be named by a file: the key with _file behind it, or the
 // variable with _FILE.
 func (s *Set) Secret(p *Secret, key, doc string, opts ...Option) {
-	s.add(key, doc, "", func(v string) error { *p = Secret(v); return nil }, func() string { return p.String() }, opts).secret = true
+	t := s.add(key, doc, "", func(v string) error { *p = Secret(v); return nil }, func() string { return p.String() }, opts)
+	t.secret, t.file = true, true
 }
 
 // Secret is a text that does not print: not with any verb, not in JSON, not in a log. Reveal is the only way out.

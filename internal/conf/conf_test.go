@@ -34,12 +34,18 @@ func settings(c *world) *Set {
 	s.Section("", "General.", "run", "other")
 	s.Bool(&c.Debug, "debug", "Tells more.")
 	s.Section("quota", "Limits.", "run")
-	s.Addr(&c.Addr, "addr", "Where it listens.", Flag("addr"), EnvFunc(func(get func(string) string) string {
-		host := get("OLD_HOST")
+	s.Addr(&c.Addr, "addr", "Where it listens.", Flag("addr"), EnvFunc(func(get func(string) string) (string, error) {
+		host, port := get("OLD_HOST"), get("OLD_PORT")
 		if host == "" {
 			host = "0.0.0.0"
 		}
-		return host + ":" + get("OLD_PORT")
+		if port == "" {
+			port = "1"
+		}
+		if host == "bad" {
+			return "", errors.New("OLD_HOST = bad: want another")
+		}
+		return host + ":" + port, nil
 	}, "OLD_PORT", "OLD_HOST"))
 	Int(&s, &c.Slots, "slots_max", "Most slots.", 1, 100, Flag("slots"), Env("OLD_SLOTS"))
 	s.Duration(&c.Grace, "grace", "How long.", 0, time.Minute)
@@ -89,7 +95,7 @@ func TestNamesOfTheExistingSystemAreHonouredBelowOurs(t *testing.T) {
 	}{
 		"alone":                     {[]string{"OLD_PORT=7"}, "0.0.0.0:7"},
 		"together":                  {[]string{"OLD_PORT=7", "OLD_HOST=::1"}, "::1:7"},
-		"the first name decides":    {[]string{"OLD_HOST=h"}, "127.0.0.1:80"},
+		"one of several":            {[]string{"OLD_HOST=h"}, "h:1"},
 		"ours wins":                 {[]string{"OLD_PORT=7", "QUEENGATE_QUOTA_ADDR=:9"}, ":9"},
 		"an empty one is not there": {[]string{"OLD_PORT=", "QUEENGATE_QUOTA_ADDR="}, "127.0.0.1:80"},
 	} {
@@ -250,5 +256,50 @@ func TestAnEmptyVariableIsAValueWhereItCounts(t *testing.T) {
 		if got := strings.Join(counts, ",") + " " + strings.Join(usual, ","); got != c.want {
 			t.Errorf("%s: got %q, want %q", rule, got, c.want)
 		}
+	}
+}
+
+func TestVariablesWithoutEffectAreReportedToTheirCommands(t *testing.T) {
+	t.Parallel()
+	var c world
+	s := settings(&c)
+	s.Inert("nothing", "OLD_DEAD", "OLD_FAMILY_*") // of the section of "other"
+	env := []string{"OLD_DEAD=1", "OLD_FAMILY_A=", "OLD_FAMILY_B=2", "OLD_DEADLY=3"}
+	req, err := s.Load("other", nil, env, io.Discard, nil)
+	if diff := cmp.Diff([]Inert{{"OLD_DEAD", "nothing"}, {"OLD_FAMILY_B", "nothing"}}, req.Inert); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if req, err := s.Load("run", nil, env, io.Discard, nil); err != nil || len(req.Inert) > 0 {
+		t.Errorf("another command: got %v, %v", req.Inert, err)
+	}
+	var doc strings.Builder
+	if err := s.Markdown(&doc); err != nil || !strings.Contains(doc.String(), "| `OLD_DEAD` | no effect: nothing |\n") || !strings.Contains(doc.String(), "| `OLD_SLOTS` | `quota.slots_max` |\n") {
+		t.Errorf("%v in the reference:\n%s", err, doc.String())
+	}
+}
+
+func TestAProblemOfOldVariablesIsReportedAsItIs(t *testing.T) {
+	t.Parallel()
+	var c world
+	_, err := settings(&c).Load("run", nil, []string{"OLD_HOST=bad"}, io.Discard, nil)
+	if want := "quota.addr: OLD_HOST = bad: want another (environment OLD_PORT, OLD_HOST)"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestALongTextMayStandInAFileAndPrints(t *testing.T) {
+	t.Parallel()
+	var c world
+	var text string
+	s := settings(&c)
+	s.Section("tls", "TLS.", "run")
+	s.Text(&text, "ca", "PEM.")
+	file := write(t, "ca.pem", "line 1\nline 2\n")
+	if _, err := s.Load("run", nil, []string{"QUEENGATE_TLS_CA_FILE=" + file}, io.Discard, nil); err != nil {
+		t.Fatal(err)
+	}
+	var printed strings.Builder
+	if err := s.Print(&printed, "run"); err != nil || text != "line 1\nline 2" || !strings.Contains(printed.String(), `ca: "line 1\nline 2"`) {
+		t.Errorf("%v: got %q, printed\n%s", err, text, printed.String())
 	}
 }

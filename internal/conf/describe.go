@@ -3,6 +3,8 @@ package conf
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -46,7 +48,7 @@ func (s *Set) Markdown(w io.Writer) error {
 		b.WriteString("| Key | Default | Bounds | Variable | Flag | Meaning |\n|---|---|---|---|---|---|\n")
 		for _, t := range sec.settings {
 			names := "`" + t.env() + "`"
-			if t.secret {
+			if t.file {
 				names += ", `" + t.env() + "_FILE`"
 			}
 			for _, h := range t.honoured {
@@ -63,6 +65,39 @@ func (s *Set) Markdown(w io.Writer) error {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", t.key, fallback, t.bound, names, flag, strings.ReplaceAll(t.doc, "|", `\|`))
 		}
 	}
+	s.existing(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// existing writes what became of each variable of the existing system, by name.
+func (s *Set) existing(b *strings.Builder) {
+	here := map[string][]string{}
+	for t := range s.of("") {
+		for _, h := range t.honoured {
+			for _, name := range h.names {
+				if !strings.HasPrefix(name, Prefix) {
+					here[name] = append(here[name], "`"+t.key+"`")
+				}
+			}
+		}
+	}
+	for _, n := range s.inert {
+		for _, name := range n.names {
+			here[name] = append(here[name], "no effect: "+n.instead)
+		}
+	}
+	b.WriteString(`
+## Variables of the existing system
+
+Each of them is one of our settings, or has no effect: then a start that finds it set warns and says what is there
+instead. Switches are true or false, 1 or 0, yes or no, on or off, in any case; a switch or a number that is none of it
+stops the start. Intervals below their least value count as that. A setting's own variable ranks above them.
+
+| Variable | Here |
+|---|---|
+`)
+	for _, name := range slices.Sorted(maps.Keys(here)) {
+		fmt.Fprintf(b, "| `%s` | %s |\n", name, strings.Join(here[name], ", "))
+	}
 }

@@ -16,9 +16,13 @@ import (
 // Request is what a command line asks for beside running.
 type Request struct {
 	Args  []string // what follows the flags
+	Inert []Inert  // variables that are set and have no effect
 	Print bool     // --print-config
 	Check bool     // --check-config
 }
+
+// Inert is a variable of the existing system that is set and has no effect here.
+type Inert struct{ Name, Instead string }
 
 // Load fills the settings that command reads. args are the arguments behind the command's name, environ the process's
 // environment. flag.ErrHelp is returned as it is, after usage was written to usage; every other error is the joined
@@ -68,7 +72,25 @@ func (s *Set) Load(command string, args, environ []string, usage io.Writer, extr
 			problems = append(problems, c.run())
 		}
 	}
+	req.Inert = s.inertOf(command, env)
 	return req, errors.Join(problems...)
+}
+
+// inertOf lists the variables that are set for nothing.
+func (s *Set) inertOf(command string, env map[string]string) (found []Inert) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if i := slices.IndexFunc(s.inert, func(n inert) bool { return n.has(name) }); i >= 0 && env[name] != "" && slices.Contains(s.inert[i].commands, command) {
+			found = append(found, Inert{name, s.inert[i].instead})
+		}
+	}
+	return found
+}
+
+func (n inert) has(name string) bool {
+	return slices.ContainsFunc(n.names, func(pattern string) bool {
+		prefix, family := strings.CutSuffix(pattern, "*")
+		return pattern == name || family && strings.HasPrefix(name, prefix)
+	})
 }
 
 // of yields the settings that command reads; "" means all.
@@ -128,21 +150,29 @@ func (s *Set) fromEnv(env map[string]string) (problems []error) {
 				known[name] = true
 			}
 		}
-		known[own+"_FILE"] = known[own+"_FILE"] || t.secret
+		known[own+"_FILE"] = known[own+"_FILE"] || t.file
 		// The existing system takes an empty variable for an absent one, but for a few; so do we, for its names and ours.
 		counts := func(name string) bool {
 			v, set := env[name]
 			return v != "" || set && t.emptyCounts
 		}
 		for _, h := range t.honoured {
-			if counts(h.names[0]) {
-				problems = append(problems, t.take(h.value(get), "environment "+strings.Join(h.names, ", ")))
+			if !slices.ContainsFunc(h.names, counts) {
+				continue
+			}
+			origin := "environment " + strings.Join(h.names, ", ")
+			v, err := h.value(get)
+			switch {
+			case err != nil:
+				problems = append(problems, fmt.Errorf("%s: %w (%s)", t.key, err, origin))
+			case v != "" || t.emptyCounts:
+				problems = append(problems, t.take(v, origin))
 			}
 		}
 		if counts(own) {
 			problems = append(problems, t.take(env[own], "environment "+own))
 		}
-		if name := env[own+"_FILE"]; t.secret && name != "" {
+		if name := env[own+"_FILE"]; t.file && name != "" {
 			problems = append(problems, t.takeFile(name, "environment "+own+"_FILE"))
 		}
 	}
@@ -177,7 +207,7 @@ func (s *Set) fromFile(name string) (problems []error) {
 		t, fromFile := settings[key], false
 		if t == nil {
 			t = settings[strings.TrimSuffix(key, "_file")]
-			fromFile = t != nil && t.secret
+			fromFile = t != nil && t.file
 		}
 		switch {
 		case err != nil:

@@ -1,5 +1,8 @@
-// Package pg opens PostgreSQL pools with the session settings the product relies on, runs transactions and sorts
-// database errors by what a caller may conclude from them.
+// Package pg opens PostgreSQL pools with the session settings and the TLS that the product relies on, runs transactions
+// and sorts database errors by what a caller may conclude from them.
+//
+// Sessions are with primaries, and never with one that a later primary has replaced; each knows the Life of the
+// database it began in. A commit that the server did not confirm is an error here (Confirmed).
 package pg
 
 import (
@@ -7,7 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -30,24 +37,47 @@ var sessionParams = map[string]string{
 	"tcp_user_timeout":                    "4s",
 }
 
+// forced are settings that an address cannot change: without warnings, a commit that nobody confirmed looks like any
+// other (Confirmed).
+var forced = map[string]string{"client_min_messages": "warning"}
+
 // Config describes a pool.
 type Config struct {
-	DSN     string
+	DSN     string // a URL or key=value text; several hosts are tried in order
+	TLS     TLSMode
+	CA      string // PEM text of the authorities that TLSVerify trusts instead of the system's; implies TLSVerify
 	MaxConn int32
 	AppName string
+
+	StatementTimeout time.Duration // 30 s; the address's own statement_timeout wins
 }
 
-// Parse returns the pool configuration of c with our session settings; it does no I/O.
+// ErrAddress says that an address cannot be parsed, without quoting it.
+var ErrAddress = errors.New("the PostgreSQL address cannot be parsed")
+
+// Parse returns the pool configuration of c with our session settings; it does no I/O beyond reading the files that
+// the address names. Its sessions are with primaries only, each with its Life. Errors quote no part of the address:
+// ErrAddress, or what is wrong with TLS and CA.
 func Parse(c Config) (*pgxpool.Config, error) {
-	pc, err := pgxpool.ParseConfig(c.DSN)
+	protection, err := c.protect()
+	if err != nil {
+		return nil, err
+	}
+	pc, err := pgxpool.ParseConfig(protection.address(c.DSN))
 	if err != nil {
 		// pgx quotes the DSN with its password masked, but a malformed one may escape the mask.
-		return nil, errors.New("the PostgreSQL address cannot be parsed")
+		return nil, ErrAddress
+	}
+	if err := protection.finish(&pc.ConnConfig.Config); err != nil {
+		return nil, err
 	}
 	if c.MaxConn > 0 {
 		pc.MaxConns = c.MaxConn
 	}
 	for k, v := range sessionParams {
+		if k == "statement_timeout" && c.StatementTimeout > 0 {
+			v = strconv.FormatInt(c.StatementTimeout.Milliseconds(), 10)
+		}
 		if _, set := pc.ConnConfig.RuntimeParams[k]; !set {
 			pc.ConnConfig.RuntimeParams[k] = v
 		}
@@ -55,6 +85,8 @@ func Parse(c Config) (*pgxpool.Config, error) {
 	if c.AppName != "" {
 		pc.ConnConfig.RuntimeParams["application_name"] = c.AppName
 	}
+	maps.Copy(pc.ConnConfig.RuntimeParams, forced)
+	newFence().guard(pc)
 	return pc, nil
 }
 
@@ -68,12 +100,16 @@ func Open(ctx context.Context, c Config) (*pgxpool.Pool, error) {
 }
 
 // Tx runs f in a transaction and commits, running it again after a serialization failure or a deadlock: f must have
-// no effects outside the transaction.
+// no effects outside the transaction. ErrUnconfirmed: it is committed, perhaps not for good.
 func Tx(ctx context.Context, pool *pgxpool.Pool, f func(pgx.Tx) error) error {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
 	const attempts = 5
-	var err error
 	for range attempts {
-		err = pgx.BeginFunc(ctx, pool, f)
+		err = Confirmed(conn.Conn(), pgx.BeginFunc(ctx, conn, f))
 		if !Retryable(err) {
 			return err
 		}
@@ -92,6 +128,9 @@ func State(err error) string {
 
 // Retryable reports a transaction that the server rolled back only because of others.
 func Retryable(err error) bool {
+	if errors.Is(err, ErrUnconfirmed) {
+		return false // something of it was committed
+	}
 	switch State(err) {
 	case "40001", "40P01":
 		return true
@@ -103,6 +142,9 @@ func Retryable(err error) bool {
 func Unavailable(err error) bool {
 	if err == nil {
 		return false
+	}
+	if errors.Is(err, ErrUnconfirmed) {
+		return true
 	}
 	if s := State(err); s != "" {
 		switch s[:2] {
@@ -120,20 +162,23 @@ func Unavailable(err error) bool {
 func isConnClosed(err error) bool { return err != nil && err.Error() == "conn closed" }
 
 // Outcome says what may have become of a statement that ended in err: none when the server is known not to have
-// committed it, unknown when the answer was lost.
+// committed it, unknown when the answer was lost or the commit is not known to last. A server that reports an error has
+// rolled back, but for these:
+//   - 57P01, 57P02: it ends the session, and may do so while a committed transaction waits for its standby;
+//   - class 08, 40003: it does not know either. Poolers answer with class 08 when they lose the server meanwhile.
 func Outcome(err error) wire.Outcome {
-	if State(err) != "" || pgconn.SafeToRetry(err) {
-		// 57P01 (terminated by an administrator) may hit a backend that waits for its standby after the commit.
-		if s := State(err); s == "57P01" || s == "57P02" {
-			return wire.OutcomeUnknown
-		}
-		return wire.OutcomeNone
+	if errors.Is(err, ErrUnconfirmed) {
+		return wire.OutcomeUnknown
 	}
 	var ce *pgconn.ConnectError
-	if errors.As(err, &ce) {
-		return wire.OutcomeNone
+	if errors.As(err, &ce) || pgconn.SafeToRetry(err) {
+		return wire.OutcomeNone // nothing was sent
 	}
-	return wire.OutcomeUnknown
+	switch s := State(err); {
+	case s == "", s == "57P01", s == "57P02", s == "40003", strings.HasPrefix(s, "08"):
+		return wire.OutcomeUnknown
+	}
+	return wire.OutcomeNone
 }
 
 // Error turns a database failure into what a caller may know: DatabaseUnavailable or Internal, with its outcome.
