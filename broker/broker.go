@@ -105,6 +105,7 @@ type Store interface {
 	Pool() store.PoolStats
 	WriteMinute(ctx context.Context, b store.Broker, m *store.Minute) error
 	PurgeHistory(ctx context.Context, keep time.Duration) (removed int64, err error)
+	PurgeTraces(ctx context.Context, keep time.Duration) (removed int64, err error)
 	PendingOf(ctx context.Context, partitions []int64, groups []string, delay []time.Duration) ([]store.Pending, error)
 	BrowseLanes(ctx context.Context, tenant uuid.UUID, f store.BrowseFilter, most int) ([]*store.BrowseLane, error)
 	Lane(ctx context.Context, tenant, uid uuid.UUID) (*store.BrowseLane, error)

@@ -47,6 +47,7 @@ type Config struct {
 	ConfigureMode    wire.ConfigureMode
 	Hostname         string        // names the process in the history of metrics; the machine's name
 	HistoryKeep      time.Duration // how long minutes of metrics are kept; 90 days
+	TraceKeep        time.Duration // how long trace events are kept; 90 days
 	SubscriptionMode string        // of a group's first pop that names none: "new" (default) or "all"
 
 	// Encryption has the keys of payloads at rest; nil: none. Without one that seals, pushes to encrypted queues are refused.
@@ -80,6 +81,7 @@ func (c Config) withDefaults() Config {
 	set(&c.ConfigureMode, wire.ConfigureReplace)
 	set(&c.SubscriptionMode, "new")
 	set(&c.HistoryKeep, 90*24*time.Hour)
+	set(&c.TraceKeep, 90*24*time.Hour)
 	if c.Hostname == "" {
 		// Without a name of its own the machine is called as it always is.
 		c.Hostname = "localhost"
@@ -129,6 +131,7 @@ func (c Config) Validate() error {
 	check(c.SubscriptionMode == "new" || c.SubscriptionMode == "all", "broker.subscription_mode = %q: want new or all", c.SubscriptionMode)
 	check(c.ConfigureMode == wire.ConfigureReplace || c.ConfigureMode == wire.ConfigureMerge, "broker.configure_mode = %q: want replace or merge", c.ConfigureMode)
 	check(c.HistoryKeep >= 24*time.Hour, "broker.history_keep = %v: want at least a day", c.HistoryKeep)
+	check(c.TraceKeep >= 24*time.Hour, "broker.trace_keep = %v: want at least a day", c.TraceKeep)
 	check(c.DrainDelay >= 0, "broker.drain_delay = %v: want 0 or more", c.DrainDelay)
 	return errors.Join(append(errs, c.Janitor.Validate())...)
 }

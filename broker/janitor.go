@@ -17,8 +17,11 @@ func (b *Broker) newJanitor() *janitor.Janitor {
 	cfg := b.cfg.Janitor
 	cfg.HistoryKeep = b.cfg.HistoryKeep
 	return janitor.New(b.log, b.db, cfg, janitor.Hooks{
-		Freed:  b.feed.fold,
-		Purges: []func(context.Context) (int64, error){func(ctx context.Context) (int64, error) { return b.db.PurgeHistory(ctx, cfg.HistoryKeep) }},
+		Freed: b.feed.fold,
+		Purges: []func(context.Context) (int64, error){
+			func(ctx context.Context) (int64, error) { return b.db.PurgeHistory(ctx, b.cfg.HistoryKeep) },
+			func(ctx context.Context) (int64, error) { return b.db.PurgeTraces(ctx, b.cfg.TraceKeep) },
+		},
 	})
 }
 

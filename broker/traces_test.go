@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/broker/janitor"
 )
 
 func TestTraces(t *testing.T) {
@@ -102,5 +105,29 @@ func TestTracesRefuse(t *testing.T) {
 	}
 	for _, path := range []string{"/api/v1/traces/nonsense/t", "/api/v1/traces/" + uuid.NewString() + "/t", "/api/v1/traces/by-name/none", "/api/v1/traces/names"} {
 		w.do("GET", path, "").want(t, 200)
+	}
+}
+
+// Events go with the task of history once they are older than the broker keeps them.
+func TestOldTracesGoWithTheHistory(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *Config) { c.TraceKeep, c.Janitor.Interval = 48*time.Hour, janitor.MinInterval })
+	w.one("orders", "a")
+	m := w.pop("orders?autoAck=true&subscriptionMode=all").Messages[0]
+	for _, name := range []string{"old", "young"} {
+		w.do("POST", "/api/v1/traces", fmt.Sprintf(`{"transactionId":"a","partitionId":%q,"data":1,"traceNames":[%q]}`, m.PartitionID, name)).want(t, 201)
+	}
+	for _, sql := range []string{
+		"UPDATE queen.message_trace_names SET created_at = created_at - interval '49 hours' WHERE name = 'old'",
+		"UPDATE queen.message_traces SET created_at = created_at - interval '49 hours' WHERE names = '{old}'",
+		"UPDATE queen.maintenance_leases SET next_due_at = clock_timestamp() WHERE task = 'history'",
+	} {
+		if _, err := w.pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.until("the old event is purged", func() bool { return w.rows("message_traces") == 1 })
+	if n := w.rows("message_trace_names"); n != 1 {
+		t.Errorf("%d names are left", n)
 	}
 }

@@ -204,7 +204,7 @@ func (r *run) history(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = r.drain(ctx, "metrics", func(ctx context.Context) (int64, error) { return purge(ctx) })
+		err = r.drain(ctx, "purged", func(ctx context.Context) (int64, error) { return purge(ctx) })
 	}
 	return err
 }

@@ -89,7 +89,7 @@ WHERE d.tenant_id = $1 AND d.id = $2`)
 FROM queen.log_dlq d LEFT JOIN queen.log_partitions p ON p.id = d.partition_id
 WHERE d.tenant_id = $1 AND d.id = ANY ($2)`)
 
-	letterPlace = `p.uid = $2 AND q.tenant_id = $1 AND d.tenant_id = $1
+	letterOfMessage = `d.tenant_id = $1
   AND hashtextextended(d.transaction_id, 0) = hashtextextended($3::text, 0) AND d.transaction_id = $3
   AND ($4::text IS NULL OR d.consumer_group = $4)`
 	// Indexes: log_partitions (uid), log_dlq_transaction.
@@ -97,10 +97,14 @@ WHERE d.tenant_id = $1 AND d.id = ANY ($2)`)
 FROM queen.log_partitions p
 JOIN queen.queues q ON q.id = p.queue_id
 JOIN queen.log_dlq d ON d.partition_id = p.id
-WHERE ` + letterPlace + ` ORDER BY d.failed_at DESC, d.id DESC LIMIT 1`)
-	deleteLettersAt = statement(`WITH gone AS (
-    DELETE FROM queen.log_dlq d USING queen.log_partitions p, queen.queues q
-    WHERE d.partition_id = p.id AND q.id = p.queue_id AND ` + letterPlace + ` RETURNING 1
+WHERE p.uid = $2 AND q.tenant_id = $1 AND ` + letterOfMessage + ` ORDER BY d.failed_at DESC, d.id DESC LIMIT 1`)
+	// The deletion of a partition takes its letters in an order of its own, so the two meet on the partition's row: a lock
+	// that conflicts with that deletion and with nothing else.
+	deleteLettersAt = statement(`WITH place AS MATERIALIZED (
+    SELECT p.id FROM queen.log_partitions p JOIN queen.queues q ON q.id = p.queue_id
+    WHERE p.uid = $2 AND q.tenant_id = $1 FOR KEY SHARE OF p
+), gone AS (
+    DELETE FROM queen.log_dlq d USING place p WHERE d.partition_id = p.id AND ` + letterOfMessage + ` RETURNING 1
 ) SELECT count(*) FROM gone`)
 
 	// Letters that others hold are on their way out and skipped: this waits for nobody. Index: log_dlq_queue.

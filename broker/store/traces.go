@@ -141,3 +141,12 @@ func (s *Store) TraceNames(ctx context.Context, tenant uuid.UUID, page wire.Page
 	})
 	return all, total, err
 }
+
+var purgeTraces = statement(`SELECT queen.purge_traces(clock_timestamp() - $1::bigint * interval '1 second', $2)`)
+
+// PurgeTraces deletes a bounded number of events that are older than keep, with their names, in a commit of its own, and
+// returns how many; 0 means that nothing is left that another session is not deleting.
+func (s *Store) PurgeTraces(ctx context.Context, keep time.Duration) (removed int64, err error) {
+	err = s.commit(ctx, "purge traces", purgeTraces, []any{int64(keep.Seconds()), purgeStep}, []any{&removed})
+	return removed, err
+}

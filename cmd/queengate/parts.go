@@ -126,8 +126,8 @@ func newBroker(log *slog.Logger, c *brokerConfig, pops time.Duration, keys map[s
 		Autopilot: c.Autopilot, AutopilotBatch: c.AutopilotBatch, AutopilotDwellPops: c.AutopilotDwellPops,
 		Fuse:            fuse.Config{MaxPendingBytes: c.MaxPendingBytes, MaxBundlePartitions: c.BundlePartitions, DedupCacheBytes: mebibytes(c.DedupCacheMB)},
 		LeaseCacheBytes: mebibytes(c.LeaseCacheMB), SegmentCacheBytes: mebibytes(c.SegmentCacheMB),
-		HistoryKeep: time.Duration(c.HistoryDays) * 24 * time.Hour,
-		Encryption:  keyring,
+		HistoryKeep: time.Duration(c.HistoryDays) * 24 * time.Hour, TraceKeep: time.Duration(c.TraceDays) * 24 * time.Hour,
+		Encryption: keyring,
 		Janitor: janitor.Config{
 			Interval: c.RetentionInterval, BatchSize: c.RetentionBatch, Parallelism: c.RetentionParallelism,
 			CleanupDays: c.CleanupDays, KeepPartitions: !c.CleanupPartitions,

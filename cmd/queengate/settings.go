@@ -101,6 +101,7 @@ type brokerConfig struct {
 	CleanupDays          int
 	CleanupPartitions    bool
 	HistoryDays          int
+	TraceDays            int
 
 	JWT jwtConfig
 }
@@ -122,7 +123,7 @@ func defaults() *config {
 			ConfigureMode: "replace", SubscriptionMode: "new", DrainTime: 20 * time.Second,
 			Autopilot: "on", AutopilotBatch: 100, AutopilotDwellPops: 16,
 			BundlePartitions: 256, DedupCacheMB: 512, LeaseCacheMB: 64, SegmentCacheMB: 64,
-			RetentionInterval: 5 * time.Second, RetentionBatch: 1000, RetentionParallelism: 1, CleanupDays: 30, CleanupPartitions: true, HistoryDays: 90,
+			RetentionInterval: 5 * time.Second, RetentionBatch: 1000, RetentionParallelism: 1, CleanupDays: 30, CleanupPartitions: true, HistoryDays: 90, TraceDays: 90,
 			JWT: defaultJWT(),
 		},
 		Mesh: meshConfig{Addr: "127.0.0.1:6633", Heartbeat: time.Second, Dead: 5 * time.Second},
@@ -268,6 +269,7 @@ func (c *brokerConfig) declare(s *conf.Set) {
 	s.Bool(&c.CleanupPartitions, "partition_cleanup", "Delete empty partitions that nobody comes to.", conf.Env("QUEEN_PARTITION_CLEANUP_ENABLED"))
 	conf.Int(s, &c.CleanupDays, "partition_cleanup_days", "After so many days.", 1, janitor.MaxDays, conf.Env("PARTITION_CLEANUP_DAYS"))
 	conf.Int(s, &c.HistoryDays, "history_days", "Days that the minutes of throughput are kept; retention's own history as long.", 2, janitor.MaxDays, atLeast("METRICS_RETENTION_DAYS", 2))
+	conf.Int(s, &c.TraceDays, "trace_days", "Days that trace events beside messages are kept.", 1, janitor.MaxDays)
 
 	declareInert(s)
 

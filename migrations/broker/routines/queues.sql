@@ -4,7 +4,8 @@
 -- rows any more, since ids are never used again.
 --
 -- Every deletion of a partition goes through here; nothing else may delete from log_partitions.
--- Locks: the tenant's row, then the partition rows ascending (it waits for pushes in flight), then their consumers.
+-- Locks: the tenant's row, then the partition rows ascending (it waits for pushes in flight), then their consumers, their
+-- letters and trims (it waits for a replay, and for a step of sweep_trimmed, which want nothing that it holds).
 CREATE OR REPLACE FUNCTION queen.delete_partitions(p_tenant uuid, p_partitions bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -28,12 +29,14 @@ BEGIN
     PERFORM 1 FROM queen.log_consumers c WHERE c.partition_id = ANY (v_ids) ORDER BY c.partition_id, c.consumer_group FOR UPDATE;
     DELETE FROM queen.log_consumers c WHERE c.partition_id = ANY (v_ids);
     DELETE FROM queen.log_dlq d WHERE d.partition_id = ANY (v_ids);
+    -- From here on their whole log is the business of sweep_dropped: two sweeps of the same rows could wait for each other.
+    DELETE FROM queen.log_trims t WHERE t.partition_id = ANY (v_ids);
 
     UPDATE queen.queues q SET partition_count = q.partition_count - g.gone
     FROM (SELECT p.queue_id, count(*) AS gone FROM queen.log_partitions p WHERE p.id = ANY (v_ids) AND p.name <> 'Default' GROUP BY p.queue_id) g
     WHERE q.id = g.queue_id;
 
-    INSERT INTO queen.dropped_partitions (partition_id) SELECT unnest(v_ids);
+    INSERT INTO queen.dropped_partitions (partition_id, tenant_id) SELECT unnest(v_ids), p_tenant;
     DELETE FROM queen.log_partitions p WHERE p.id = ANY (v_ids);
     IF v_bytes <> 0 THEN
         INSERT INTO queen.retained_ledger (tenant_id, bytes) VALUES (p_tenant, -v_bytes);
@@ -69,10 +72,11 @@ BEGIN
 END
 $$;
 
--- queen.sweep_dropped deletes at most p_limit segments and p_limit sidecar rows of dropped partitions and returns how
--- many rows it removed; 0 means that nothing is left that another session is not sweeping.
+-- queen.sweep_dropped deletes at most p_limit segments and p_limit sidecar rows of dropped partitions, of one tenant or
+-- (p_tenant NULL) of all, and returns how many rows it removed; 0 means that nothing is left that another session is not
+-- sweeping.
 -- Locks: dropped_partitions rows, skipping those another sweep holds. Indexes: the primary keys.
-CREATE OR REPLACE FUNCTION queen.sweep_dropped(p_limit integer) RETURNS bigint
+CREATE OR REPLACE FUNCTION queen.sweep_dropped(p_limit integer, p_tenant uuid DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_ids     bigint[];
@@ -80,7 +84,8 @@ DECLARE
     v_count   bigint;
 BEGIN
     SELECT array_agg(l.partition_id) INTO v_ids
-    FROM (SELECT d.partition_id FROM queen.dropped_partitions d ORDER BY d.partition_id LIMIT p_limit FOR UPDATE SKIP LOCKED) l;
+    FROM (SELECT d.partition_id FROM queen.dropped_partitions d WHERE p_tenant IS NULL OR d.tenant_id = p_tenant
+           ORDER BY d.partition_id LIMIT p_limit FOR UPDATE SKIP LOCKED) l;
     IF v_ids IS NULL THEN
         RETURN 0;
     END IF;
