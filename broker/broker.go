@@ -140,6 +140,7 @@ type Deps struct {
 	Ping     func(context.Context) error // a round trip to the database, for /health and /readyz
 	Registry *prometheus.Registry        // the broker's metrics are registered on it and served from it
 	Listener net.Listener                // nil: Run listens on Config.Addr
+	Spool    Spool                       // where pushes wait while the database is away; nil: they are refused
 	Mesh     Mesh                        // to the other brokers of the cell; nil: there are none, or they hear by the feed
 }
 
@@ -164,6 +165,7 @@ type Broker struct {
 	clock    clock
 	feed     feed
 	hints    *hints
+	spooled  *spooled
 	redrives *redrives
 	switches switches
 	history  *history
@@ -208,6 +210,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.park = park.New(b.cfg.MaxParked)
 	b.scopes = newScopes()
 	b.hints = newHints(deps.Mesh)
+	b.spooled = newSpooled(deps.Spool)
 	b.feed.due, b.feed.every = make(chan struct{}, 1), feedEvery
 	b.fuser = fuse.New(log, deps.Store, b.cfg.Fuse, b.landed)
 	b.segments = newSegmentCache(b.cfg.SegmentCacheBytes)
@@ -285,6 +288,9 @@ func (b *Broker) Run(ctx context.Context) error {
 			return fmt.Errorf("broker: %w", err)
 		}
 	}
+	if err := b.spooled.recall(); err != nil {
+		return fmt.Errorf("broker: %w", errors.Join(err, ln.Close()))
+	}
 	// The loops outlive the requests: those in flight still push, claim and wait.
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -302,6 +308,9 @@ func (b *Broker) Run(ctx context.Context) error {
 	if m := b.deps.Mesh; m != nil {
 		start("mesh", func(ctx context.Context) error { return m.Run(ctx, b.hear) })
 		start("hints", b.hints.run)
+	}
+	if b.deps.Spool != nil {
+		start("spool", b.runDrain)
 	}
 	start("redrives", b.runRedrives)
 	start("janitor", b.janitor.Run)

@@ -15,7 +15,7 @@ import (
 // statement; while the database is away those families are absent.
 //
 // No family has a tenant or a queue as a label: that belongs to the routes a tenant reads. There is no admission
-// arbiter and no spool here, so queen_admission_* is absent and queen_file_buffer_* is what an empty spool says.
+// arbiter here, so queen_admission_* is absent.
 type gauges struct {
 	b *Broker
 
@@ -101,9 +101,8 @@ func (s *gauges) Collect(out chan<- prometheus.Metric) {
 	for name, n := range map[string]int{"size": pool.Size, "idle": pool.Idle, "active": pool.Active} {
 		gauge(s.pool[name], float64(n))
 	}
-	for _, d := range s.buffer {
-		gauge(d, 0)
-	}
+	gauge(s.buffer["pending"], float64(b.spooled.messages()))
+	gauge(s.buffer["failed"], float64(b.spooled.stats().Quarantined))
 	gauge(s.healthy, number(!b.feed.away.Load()))
 	gauge(s.maintenance, number(b.switches.push.Load()))
 	gauge(s.popMaintenance, number(b.switches.pop.Load()))

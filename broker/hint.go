@@ -72,13 +72,13 @@ func appendText(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// hintReader takes fields off a payload; after the first that is not there, bad is set and all are zero.
-type hintReader struct {
+// fieldReader takes fields off a payload; after the first that is not there, bad is set and all are zero.
+type fieldReader struct {
 	rest []byte
 	bad  bool
 }
 
-func (r *hintReader) take(n uint64) []byte {
+func (r *fieldReader) take(n uint64) []byte {
 	if r.bad || n > uint64(len(r.rest)) {
 		r.bad, r.rest = true, nil
 		return nil
@@ -88,12 +88,12 @@ func (r *hintReader) take(n uint64) []byte {
 	return p
 }
 
-func (r *hintReader) tenant() (id uuid.UUID) {
+func (r *fieldReader) tenant() (id uuid.UUID) {
 	copy(id[:], r.take(uint64(len(id))))
 	return id
 }
 
-func (r *hintReader) text() string {
+func (r *fieldReader) text() string {
 	n, size := binary.Uvarint(r.rest)
 	if size <= 0 {
 		r.bad, r.rest = true, nil
@@ -103,7 +103,7 @@ func (r *hintReader) text() string {
 	return string(r.take(n))
 }
 
-func (r *hintReader) number() int64 {
+func (r *fieldReader) number() int64 {
 	n, size := binary.Varint(r.rest)
 	if size <= 0 {
 		r.bad, r.rest = true, nil
@@ -113,21 +113,21 @@ func (r *hintReader) number() int64 {
 	return n
 }
 
-func (r *hintReader) mark() mark {
+func (r *fieldReader) mark() mark {
 	return mark{tenant: r.tenant(), queue: r.text(), partition: r.number(), last: r.number(), count: r.number()}
 }
 
-func (r *hintReader) freed() freed {
+func (r *fieldReader) freed() freed {
 	return freed{tenant: r.tenant(), queue: r.text(), group: r.text(), partition: r.number(), committed: r.number(), last: r.number()}
 }
 
-func (r *hintReader) named() named {
+func (r *fieldReader) named() named {
 	return named{tenant: r.tenant(), queue: r.text(), name: r.text(), partition: r.number()}
 }
 
 // readHints calls each for the entries of a payload, up to the first that cannot be read.
-func readHints[T any](payload []byte, read func(*hintReader) T, each func(T)) error {
-	r := hintReader{rest: payload}
+func readHints[T any](payload []byte, read func(*fieldReader) T, each func(T)) error {
+	r := fieldReader{rest: payload}
 	for len(r.rest) > 0 {
 		entry := read(&r)
 		if r.bad {

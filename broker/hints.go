@@ -170,15 +170,15 @@ func (b *Broker) hear(_ string, kind mesh.Kind, payload []byte) {
 	var err error
 	switch kind {
 	case hintMarks:
-		err = readHints(payload, (*hintReader).mark, func(m mark) {
+		err = readHints(payload, (*fieldReader).mark, func(m mark) {
 			b.park.Mark(m.tenant, m.queue, m.partition, m.last, m.count)
 		})
 	case hintFreed:
-		err = readHints(payload, (*hintReader).freed, func(f freed) {
+		err = readHints(payload, (*fieldReader).freed, func(f freed) {
 			b.park.Release(park.Key{Tenant: f.tenant, Queue: f.queue, Group: f.group}, f.partition, f.committed, f.last)
 		})
 	case hintNamed:
-		err = readHints(payload, (*hintReader).named, func(n named) {
+		err = readHints(payload, (*fieldReader).named, func(n named) {
 			b.park.Named(n.tenant, n.queue, n.name, n.partition)
 		})
 	case hintNews:

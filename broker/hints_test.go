@@ -148,7 +148,7 @@ func TestHintsOfOnePartitionAreOne(t *testing.T) {
 	h.mu.Unlock()
 	var got []mark
 	for _, f := range r.frames {
-		if err := readHints(f, (*hintReader).mark, func(m mark) { got = append(got, m) }); err != nil {
+		if err := readHints(f, (*fieldReader).mark, func(m mark) { got = append(got, m) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,14 +181,14 @@ func FuzzHints(f *testing.F) {
 	f.Add(n.append(nil))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		again(t, payload, (*hintReader).mark, (*mark).append)
-		again(t, payload, (*hintReader).freed, (*freed).append)
-		again(t, payload, (*hintReader).named, (*named).append)
+		again(t, payload, (*fieldReader).mark, (*mark).append)
+		again(t, payload, (*fieldReader).freed, (*freed).append)
+		again(t, payload, (*fieldReader).named, (*named).append)
 	})
 }
 
 // again reads a payload, writes what was read, and reads that: both readings must agree.
-func again[T comparable](t *testing.T, payload []byte, read func(*hintReader) T, write func(*T, []byte) []byte) {
+func again[T comparable](t *testing.T, payload []byte, read func(*fieldReader) T, write func(*T, []byte) []byte) {
 	var first, second []T
 	if err := readHints(payload, read, func(e T) { first = append(first, e) }); err != nil {
 		return

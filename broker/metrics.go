@@ -154,6 +154,9 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "queengate_broker_wakes_total", Help: "Waiting pops that were handed a partition.",
 	}, func() float64 { return float64(b.park.Wakes()) }))
+	if b.spooled.disk != nil {
+		reg.MustRegister(newSpoolMetrics(b.spooled))
+	}
 	if b.deps.Mesh != nil {
 		reg.MustRegister(newMeshMetrics(b.deps.Mesh))
 	}

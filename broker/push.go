@@ -3,6 +3,7 @@ package broker
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
@@ -34,26 +35,15 @@ func (p *pushBatch) run(x *exchange) error {
 	if err := wire.ScanPush(x.ctx.PostBody(), p.each); err != nil {
 		return err
 	}
-	if err := p.b.pushesOpen(x.begin); err != nil {
-		return err
-	}
-	if err := p.resolve(p.groups); err != nil {
-		return err
-	}
-	p.submit(p.groups)
-	for range pushRepeats {
-		missing := p.missing()
-		if len(missing) == 0 {
-			break
+	if p.b.spooled.disk == nil {
+		if err := p.b.pushesOpen(x.begin); err != nil {
+			return err
 		}
-		if err := p.resolve(missing); err != nil {
-			e := wire.AsError(err)
-			for _, g := range missing {
-				g.fail(e)
-			}
-			break
-		}
-		p.submit(missing)
+	}
+	if p.diverts(x.begin) {
+		p.spool(x.begin)
+	} else if err := p.store(x.begin); err != nil {
+		return err
 	}
 	results, refusal := p.results()
 	if refusal != nil {
@@ -63,6 +53,46 @@ func (p *pushBatch) run(x *exchange) error {
 	p.record()
 	x.reply(fasthttp.StatusCreated, func(dst []byte) []byte { return wire.AppendPushResults(dst, results) })
 	return nil
+}
+
+// store offers the batch to the database, and to the spool what the database could not take.
+func (p *pushBatch) store(now time.Time) error {
+	err := p.resolve(p.groups)
+	if err == nil {
+		p.submit(p.groups)
+		p.repeat()
+	}
+	if p.b.spooled.disk == nil {
+		return err
+	}
+	away := spoolable(err)
+	for _, g := range p.groups {
+		away = away || slices.ContainsFunc(g.out, func(v fuse.Result) bool { return spoolable(v.Err) })
+	}
+	if !away {
+		return err
+	}
+	p.b.spooled.away.Store(true)
+	p.spool(now)
+	return nil
+}
+
+// repeat offers again what was not stored because a partition had changed.
+func (p *pushBatch) repeat() {
+	for range pushRepeats {
+		missing := p.missing()
+		if len(missing) == 0 {
+			return
+		}
+		if err := p.resolve(missing); err != nil {
+			e := wire.AsError(err)
+			for _, g := range missing {
+				g.fail(e)
+			}
+			return
+		}
+		p.submit(missing)
+	}
 }
 
 // pushBatch is one push request on its way. Its memory is used again for another. The zero value gathers and resolves,
@@ -137,6 +167,7 @@ type pushGroup struct {
 	out       []fuse.Result
 	first     map[string]int // transaction id to frame, once there are many
 	redo      []int          // while repeating: the frames that are offered again
+	buffered  []bool         // the frames that are in the spool; nil: none
 }
 
 func (p *pushBatch) add(item wire.PushItem) {
@@ -266,6 +297,11 @@ func (p *pushBatch) submit(groups []*pushGroup) {
 
 // start offers frames of a group in the form in which its partition takes them.
 func (p *pushBatch) start(g *pushGroup, frames []segment.Frame, out []fuse.Result, done func()) {
+	p.startUnsure(g, 0, frames, out, done)
+}
+
+// startUnsure is start for frames that may be stored already, within the last window; 0: they are not.
+func (p *pushBatch) startUnsure(g *pushGroup, window time.Duration, frames []segment.Frame, out []fuse.Result, done func()) {
 	stored, err := p.b.sealed(&g.partition, frames)
 	if err != nil {
 		e := wire.AsError(err)
@@ -275,7 +311,7 @@ func (p *pushBatch) start(g *pushGroup, frames []segment.Frame, out []fuse.Resul
 		done()
 		return
 	}
-	p.b.fuser.Start(g.partition, stored, out, done)
+	p.b.fuser.StartUnsure(g.partition, window, stored, out, done)
 }
 
 // missing returns the groups with frames whose partition had vanished, or is encrypted since it was resolved, prepared
@@ -327,6 +363,9 @@ func (p *pushBatch) results() ([]wire.PushResult, *wire.Error) {
 		v := &g.out[at.frame]
 		r := wire.PushResult{Index: i, TransactionID: g.frames[at.frame].TransactionID, Queue: g.pair.Queue}
 		switch {
+		case g.buffered != nil && g.buffered[at.frame]:
+			stored = true
+			r.Status, r.Offset, r.MessageID = wire.Buffered, -1, uuid.Nil // it has neither before it is in the database
 		case v.Err != nil || v.Missing:
 			e := &wire.Error{Code: wire.Internal, Detail: "the queue is being deleted or configured"}
 			if v.Err != nil {

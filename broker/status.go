@@ -363,7 +363,7 @@ func (b *Broker) statusAnalytics(x *exchange) error {
 // maxIntervals bounds the points of one answer: a week of minutes.
 const maxIntervals = 7 * 24 * 60
 
-// statusBuffers answers for the outage spool: there is none, so nothing waits in it.
+// statusBuffers answers for the outage spool of this broker.
 func (b *Broker) statusBuffers(x *exchange) error {
 	healthy := b.pinger.check() == nil
 	return x.answer(struct {
@@ -371,5 +371,5 @@ func (b *Broker) statusBuffers(x *exchange) error {
 		Failed    int  `json:"failed"`
 		DBHealthy bool `json:"dbHealthy"`
 		Worker    int  `json:"worker"`
-	}{0, 0, healthy, 0})
+	}{b.spooled.messages(), int(b.spooled.stats().Quarantined), healthy, 0})
 }

@@ -45,7 +45,9 @@ func (b *Broker) obeyLocked(now store.Switches, asked time.Time) {
 		return
 	}
 	s.seen.Store(asked.UnixNano())
-	s.push.Store(now.Push)
+	if s.push.Swap(now.Push) && !now.Push {
+		b.spooled.signal() // what was diverted may go to the database
+	}
 	if s.pop.Swap(now.Pop) && !now.Pop {
 		b.park.WakeResting()
 	}
@@ -55,7 +57,7 @@ func (b *Broker) obeyLocked(now store.Switches, asked time.Time) {
 func (b *Broker) look(now time.Time) {
 	s := &b.switches
 	fresh := func() bool { return now.UnixNano()-s.seen.Load() < int64(switchesAge) }
-	if fresh() || b.feed.away.Load() {
+	if fresh() || b.feed.away.Load() || b.spooled.away.Load() {
 		return
 	}
 	s.mu.Lock()
@@ -66,10 +68,12 @@ func (b *Broker) look(now time.Time) {
 	ctx, cancel := b.database()
 	defer cancel()
 	asked := time.Now()
-	if found, err := b.db.Switches(ctx); err == nil {
-		b.obeyLocked(found, asked)
+	found, err := b.db.Switches(ctx)
+	if err != nil {
+		s.seen.Store(asked.UnixNano()) // the request finds out by itself what is the matter, and the next need not wait here
+		return
 	}
-	// Else the request finds out by itself what is the matter with the database.
+	b.obeyLocked(found, asked)
 }
 
 // pushesOpen refuses whatever stores messages while the operator has stopped pushes.

@@ -282,11 +282,11 @@ func (b *Broker) setSwitch(key string, on bool) error {
 	}
 	b.obeyLocked(now, s.changed)
 	b.hints.changed()
+	b.spooled.signal()
 	return nil
 }
 
-// maintenance answers with the switches as they stand in the database, and with an empty spool: there is none, so
-// stopped pushes are refused and not buffered.
+// maintenance answers with the switches as they stand in the database, and with this broker's spool.
 func (b *Broker) maintenance(x *exchange) error {
 	now, err := b.readSwitches()
 	if err != nil {
@@ -305,13 +305,14 @@ func (b *Broker) maintenance(x *exchange) error {
 		DBHealthy   bool        `json:"dbHealthy"`
 		FailedFiles failedFiles `json:"failedFiles"`
 	}
+	s, waiting := b.spooled.stats(), b.spooled.messages()
 	return x.answer(struct {
 		Push     bool        `json:"maintenanceMode"`
 		Pop      bool        `json:"popMaintenanceMode"`
 		Buffered int         `json:"bufferedMessages"`
 		Healthy  bool        `json:"bufferHealthy"`
 		Stats    bufferStats `json:"bufferStats"`
-	}{now.Push, now.Pop, 0, true, bufferStats{DBHealthy: true}}) // the database has just answered
+	}{now.Push, now.Pop, waiting, true, bufferStats{Pending: waiting, Failed: int(s.Quarantined), DBHealthy: true}}) // the database has just answered
 }
 
 // setMaintenance switches push maintenance.
@@ -324,7 +325,10 @@ func (b *Broker) setMaintenance(x *exchange) error {
 		return err
 	}
 	message := "Maintenance mode DISABLED. PUSHes are stored."
-	if on {
+	switch {
+	case on && b.spooled.disk != nil:
+		message = "Maintenance mode ENABLED. All PUSHes are buffered on disk until it is disabled."
+	case on:
 		message = "Maintenance mode ENABLED. All PUSHes are refused with 503 until it is disabled."
 	}
 	return x.answer(struct {
@@ -332,7 +336,7 @@ func (b *Broker) setMaintenance(x *exchange) error {
 		Buffered int    `json:"bufferedMessages"`
 		Healthy  bool   `json:"bufferHealthy"`
 		Message  string `json:"message"`
-	}{on, 0, true, message})
+	}{on, b.spooled.messages(), true, message})
 }
 
 // popMaintenance answers GET with the switch as it stands in the database, and sets it for POST.

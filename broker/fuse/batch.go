@@ -21,6 +21,7 @@ type batch struct {
 	follow   []int32         // items that repeat an earlier one
 	entry    *entry          // whose watermark is verified
 	verified store.Watermark // no live frame stands at or before it
+	unsure   bool            // made of pushes that may be stored already: nobody vouches for them
 	suspect  bool            // made of pushes the cache has seen before
 	skips    int             // how often its row was held by another session
 	bytes    int64           // of what is live, once it has been offered
@@ -53,11 +54,15 @@ func (bt *batch) free() {
 
 // source returns the pushes that the lane's next segment is made of.
 func (l *lane) source() *[]*push {
+	unsure := len(l.unsure) > 0
 	suspect := len(l.suspects) > 0 && (l.later || len(l.pending) == 0)
 	if bt := l.batch; bt != nil {
-		suspect = bt.suspect
+		unsure, suspect = bt.unsure, bt.suspect
 	}
-	if suspect {
+	switch {
+	case unsure:
+		return &l.unsure
+	case suspect:
 		return &l.suspects
 	}
 	return &l.pending
@@ -80,7 +85,7 @@ func (l *lane) least() int64 {
 func (l *lane) takeLocked(room int64, first bool) (bytes int64, done bool) {
 	if bt := l.retry; bt != nil {
 		l.retry, l.batch = nil, bt
-		if bt.entry != l.entry {
+		if bt.entry != l.entry && !bt.unsure {
 			bt.entry, bt.verified = l.entry, nothing // its watermark was forgotten meanwhile
 		}
 		return bt.bytes, true
@@ -97,6 +102,9 @@ func (l *lane) takeLocked(room int64, first bool) (bytes int64, done bool) {
 	if n > 0 && l.batch == nil {
 		l.batch = batches.Get().(*batch)
 		l.batch.lane, l.batch.part, l.batch.entry, l.batch.suspect = l, l.part, l.entry, from == &l.suspects
+		if l.batch.unsure = from == &l.unsure; l.batch.unsure {
+			l.batch.entry = nil
+		}
 	}
 	l.taken = n
 	return bytes, n == len(*from)
@@ -114,9 +122,15 @@ func (l *lane) flyLocked() (bt *batch, frames int) {
 		rest := copy(*from, (*from)[n:])
 		clear((*from)[rest:])
 		*from = (*from)[:rest]
-		l.later = !bt.suspect
 		if !bt.suspect {
 			frames = bt.frames()
+		}
+		if bt.unsure {
+			for _, q := range bt.pushes {
+				bt.part.DedupWindow = max(bt.part.DedupWindow, q.window)
+			}
+		} else {
+			l.later = !bt.suspect
 		}
 	}
 	l.batch, l.taken, l.state = nil, 0, laneFlying

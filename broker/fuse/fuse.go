@@ -233,11 +233,21 @@ func newWaiter() *waiter {
 // them all and waits for all. done must not block; it runs on the flush goroutine, or before Start returns when the
 // push is refused (wire.BrokerOverloaded, wire.Draining, wire.InvalidRequest, wire.PayloadTooLarge).
 func (f *Fuser) Start(p store.Partition, frames []segment.Frame, out []Result, done func()) {
+	f.StartUnsure(p, 0, frames, out, done)
+}
+
+// StartUnsure is Start for frames that may be stored already, whether or not the partition has a dedup window: those
+// that the database finds among its messages of the last window are duplicates. They are offered before others of the
+// partition, in a segment of their own.
+func (f *Fuser) StartUnsure(p store.Partition, window time.Duration, frames []segment.Frame, out []Result, done func()) {
 	if len(frames) == 0 {
 		done()
 		return
 	}
 	q := newPush(frames, out[:len(frames)], done)
+	if window > 0 {
+		q.window = max(window, p.DedupWindow)
+	}
 	if e := f.accept(&p, q); e != nil {
 		q.refuse(e)
 		q.free()
@@ -265,7 +275,11 @@ func (f *Fuser) accept(p *store.Partition, q *push) *wire.Error {
 		l = f.newLaneLocked(p.ID)
 	}
 	l.part = *p
-	l.pending = append(l.pending, q)
+	if q.window > 0 {
+		l.unsure = append(l.unsure, q)
+	} else {
+		l.pending = append(l.pending, q)
+	}
 	if l.state == laneIdle {
 		f.settleLocked(l, time.Time{})
 	}

@@ -67,7 +67,7 @@ func (f *Fuser) grantLocked(l *lane) bool {
 	if len(l.holders) == 0 {
 		return false
 	}
-	if l.wasHeld && (len(l.pending) > 0 || len(l.suspects) > 0) {
+	if l.wasHeld && l.waits() {
 		l.wasHeld = false
 		return false
 	}

@@ -18,8 +18,9 @@ type push struct {
 	done   func()
 	hashes []store.Hash
 	tenant uuid.UUID
-	bytes  int64 // cost while pending
-	left   int   // frames without a verdict
+	window time.Duration // of an unsure push; else 0, and the partition's holds
+	bytes  int64         // cost while pending
+	left   int           // frames without a verdict
 }
 
 var pushes = sync.Pool{New: func() any { return new(push) }}
@@ -61,7 +62,7 @@ func (q *push) free() {
 	if cap(q.hashes) > 4096 {
 		q.hashes = nil
 	}
-	q.frames, q.out, q.done = nil, nil, nil
+	q.frames, q.out, q.done, q.window = nil, nil, nil, 0
 	pushes.Put(q)
 }
 
@@ -85,6 +86,7 @@ type lane struct {
 	batch *batch // while a bundle is filled: the lane's part of it
 	taken int    // how many pushes that is
 
+	unsure   []*push // may be stored already, whatever the cache says; Fuser.mu guards it too
 	suspects []*push // set apart: the cache has seen one of their frames
 	later    bool    // the last segment was clean, so suspects are next
 	retry    *batch  // what the last flush left undecided
@@ -118,12 +120,15 @@ func (f *Fuser) settleLocked(l *lane, now time.Time) {
 		f.reading.queue.Push(l.part.Tenant, l)
 		f.pumpReadsLocked()
 	case f.grantLocked(l):
-	case len(l.pending) > 0 || len(l.suspects) > 0:
+	case l.waits():
 		f.makeReadyLocked(l)
 	default:
 		f.retireLocked(l, now)
 	}
 }
+
+// waits reports that the lane has pushes that no flush has.
+func (l *lane) waits() bool { return len(l.pending) > 0 || len(l.unsure) > 0 || len(l.suspects) > 0 }
 
 func (f *Fuser) makeReadyLocked(l *lane) {
 	l.state = laneReady
@@ -151,7 +156,7 @@ func (f *Fuser) retireLocked(l *lane, now time.Time) {
 		}
 		f.cache.release(l.entry, now)
 	}
-	*l = lane{pending: l.pending[:0], suspects: l.suspects[:0], holders: l.holders[:0]}
+	*l = lane{pending: l.pending[:0], unsure: l.unsure[:0], suspects: l.suspects[:0], holders: l.holders[:0]}
 	if len(f.spare) < maxSpare && cap(l.pending) <= 256 && cap(l.suspects) <= 256 {
 		f.spare = append(f.spare, l)
 	}

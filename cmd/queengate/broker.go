@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/obs"
@@ -10,7 +11,7 @@ import (
 )
 
 // runBroker runs a broker until ctx ends.
-func runBroker(ctx context.Context, in *invocation) error {
+func runBroker(ctx context.Context, in *invocation) (ended error) {
 	c, err := in.load(nil)
 	if err != nil {
 		return err
@@ -43,7 +44,12 @@ func runBroker(ctx context.Context, in *invocation) error {
 		return err
 	}
 	reg := obs.NewRegistry()
-	b, err := newBroker(log, &c.Broker, c.PopTimeout, keys, pool, reg, ln, m)
+	disk, closeSpool, err := openSpool(log, &c.Broker)
+	if err != nil {
+		return err
+	}
+	defer func() { ended = errors.Join(ended, closeSpool()) }()
+	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{log: log, keys: keys, pool: pool, reg: reg, ln: ln, mesh: m, spool: disk})
 	if err != nil {
 		return err
 	}

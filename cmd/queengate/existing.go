@@ -252,7 +252,7 @@ var inertVariables = []struct{ instead, prefix, endings string }{
 	{"retained bytes are counted with every change and summed within a second", "RETAINED_BYTES_", "INTERVAL_MS"},
 	{"the history has a row per minute and queue with activity, written when the minute ends", "METRICS_", "FLUSH_MS"},
 
-	{"there is no spool: while the database is away a push is refused, with outcome none", "FILE_BUFFER_", "DIR FLUSH_MS MAX_BATCH EVENTS_PER_FILE"},
+	{"the spool writes and drains as fast as its disk and the database let it; broker.spool_max_bytes bounds it", "FILE_BUFFER_", "FLUSH_MS MAX_BATCH EVENTS_PER_FILE"},
 	{"there is no key-value store", "QUEEN_KV_", `POOL_SIZE MAX_VALUE_BYTES MAX_KEY_BYTES MAX_OPS_PER_CALL MAX_KEYS_PER_CALL MAX_READ_BYTES PREFIX_LIMIT
 		REQUIRE_GRANT READ_RATE READ_BURST WRITE_RATE WRITE_BURST CELL_RATE MAX_TENANTS USAGE_EVERY_MS QUOTA_REFRESH_MS QUOTA_RELEASE_PERCENT
 		QUOTA_HOT_PERCENT STANDALONE_SHED_AFTER EXPIRE_EVERY_MS EXPIRE_BATCH`},

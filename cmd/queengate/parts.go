@@ -24,6 +24,7 @@ import (
 	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/pg"
+	"github.com/queengate/queengate/internal/spool"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy"
 	"github.com/queengate/queengate/proxy/auth"
@@ -108,8 +109,20 @@ type unsaid struct{}
 
 func (unsaid) Printf(context.Context, string, ...any) {}
 
-// newBroker assembles a broker.
-func newBroker(log *slog.Logger, c *brokerConfig, pops time.Duration, keys map[string]ed25519.PublicKey, pool *pgxpool.Pool, reg *prometheus.Registry, ln net.Listener, m broker.Mesh) (*broker.Broker, error) {
+// brokerParts is what a broker is assembled of.
+type brokerParts struct {
+	log   *slog.Logger
+	keys  map[string]ed25519.PublicKey // of the gateways
+	pool  *pgxpool.Pool
+	reg   *prometheus.Registry
+	ln    net.Listener
+	mesh  broker.Mesh
+	spool broker.Spool
+}
+
+// newBroker assembles a broker; pops is the wait of a pop that names none.
+func newBroker(c *brokerConfig, pops time.Duration, with brokerParts) (*broker.Broker, error) {
+	log := with.log
 	clients, err := c.JWT.build(log)
 	if err != nil {
 		return nil, usageError{err}
@@ -119,7 +132,7 @@ func newBroker(log *slog.Logger, c *brokerConfig, pops time.Duration, keys map[s
 		return nil, usageError{err}
 	}
 	cfg := broker.Config{
-		Version: obs.Version(), Tenancy: c.Tenancy, Cell: c.Cell, Keys: keys, JWT: clients,
+		Version: obs.Version(), Tenancy: c.Tenancy, Cell: c.Cell, Keys: with.keys, JWT: clients,
 		MaxBodyBytes: c.MaxBodyBytes, MaxParked: c.MaxParked, DrainDelay: c.DrainDelay, DrainTimeout: c.DrainTime,
 		ConfigureMode: wire.ConfigureMode(c.ConfigureMode), SubscriptionMode: c.SubscriptionMode,
 		WindowFull: c.WindowBatch, PopTimeout: pops, Hostname: c.Name,
@@ -137,8 +150,22 @@ func newBroker(log *slog.Logger, c *brokerConfig, pops time.Duration, keys map[s
 		return nil, usageError{err}
 	}
 	return broker.New(log, broker.Deps{
-		Store: store.New(pool, store.LeaseAsyncCommit(c.LeaseAsync)), Ping: pool.Ping, Registry: reg, Listener: ln, Mesh: m,
+		Store: store.New(with.pool, store.LeaseAsyncCommit(c.LeaseAsync)), Ping: with.pool.Ping, Registry: with.reg, Listener: with.ln,
+		Mesh: with.mesh, Spool: with.spool,
 	}, cfg), nil
+}
+
+// openSpool opens the broker's spool, or nothing without a folder. close is never nil.
+func openSpool(log *slog.Logger, c *brokerConfig) (s broker.Spool, close func() error, err error) {
+	if c.SpoolDir == "" {
+		log.Warn("there is no broker.spool_dir: pushes are refused while the database is away")
+		return nil, func() error { return nil }, nil
+	}
+	disk, err := spool.Open(log.With("part", "spool"), spool.Config{Dir: c.SpoolDir, MaxBytes: c.SpoolMaxBytes})
+	if err != nil {
+		return nil, nil, fmt.Errorf("broker.spool_dir: %w", err)
+	}
+	return disk, disk.Close, nil
 }
 
 // mebibytes returns the bound of a cache; below 0 there is none of it.

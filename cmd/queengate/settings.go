@@ -91,6 +91,8 @@ type brokerConfig struct {
 	AutopilotDwellPops int
 
 	BundlePartitions int
+	SpoolDir         string
+	SpoolMaxBytes    int64
 	DedupCacheMB     int
 	LeaseCacheMB     int
 	SegmentCacheMB   int
@@ -122,7 +124,7 @@ func defaults() *config {
 			MaxPendingBytes: 256 << 20, WindowBatch: 100,
 			ConfigureMode: "replace", SubscriptionMode: "new", DrainTime: 20 * time.Second,
 			Autopilot: "on", AutopilotBatch: 100, AutopilotDwellPops: 16,
-			BundlePartitions: 256, DedupCacheMB: 512, LeaseCacheMB: 64, SegmentCacheMB: 64,
+			SpoolMaxBytes: 1 << 30, BundlePartitions: 256, DedupCacheMB: 512, LeaseCacheMB: 64, SegmentCacheMB: 64,
 			RetentionInterval: 5 * time.Second, RetentionBatch: 1000, RetentionParallelism: 1, CleanupDays: 30, CleanupPartitions: true, HistoryDays: 90, TraceDays: 90,
 			JWT: defaultJWT(),
 		},
@@ -255,6 +257,10 @@ func (c *brokerConfig) declare(s *conf.Set) {
 	s.Enum(&c.Autopilot, "autopilot", "Whether the broker chooses batch and partitions for a pop that asks it to; shadow only counts what it would choose.", []string{"on", "shadow", "off"}, conf.EnvFunc(autopilot, "QUEEN_POP_AUTOPILOT"))
 	conf.Int(s, &c.AutopilotBatch, "autopilot_batch", "The batch it chooses.", 1, 10_000, conf.Env("QUEEN_POP_AUTOPILOT_BATCH"))
 	conf.Int(s, &c.AutopilotDwellPops, "autopilot_dwell_pops", "Claims of a group that are watched before it chooses more than one partition.", 1, 1_000_000, conf.Env("QUEEN_POP_AUTOPILOT_DWELL_POPS"))
+
+	s.Section("broker", "Broker: spool. Pushes wait there, on disk, while the database is away or an operator has stopped pushes.", "up", "broker")
+	s.String(&c.SpoolDir, "spool_dir", "Folder of the spool, this broker's own and on a disk that stays with it; without one pushes are refused while the database is away. `up` uses spool in the data folder.", conf.Env("FILE_BUFFER_DIR"))
+	conf.Int(s, &c.SpoolMaxBytes, "spool_max_bytes", "Size of the spool; pushes beyond it fail.", 1<<20, 1<<50)
 
 	s.Section("broker", "Broker: memory.", "up", "broker")
 	conf.Int(s, &c.BundlePartitions, "bundle_partitions", "Partitions that share one statement of pushes.", 1, 4096, conf.Env("QUEEN_V2_BUNDLE_MAX"))

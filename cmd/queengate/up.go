@@ -125,7 +125,7 @@ func (u *up) startPostgres(ctx context.Context) (stop func() error, err error) {
 }
 
 // serve makes the parts, runs them and says when they are ready.
-func (u *up) serve(ctx context.Context, redisHealth obs.Health, began time.Time) error {
+func (u *up) serve(ctx context.Context, redisHealth obs.Health, began time.Time) (ended error) {
 	c := u.c
 	key, err := u.dir.EnsureCellKey()
 	if err != nil {
@@ -150,7 +150,18 @@ func (u *up) serve(ctx context.Context, redisHealth obs.Health, began time.Time)
 	c.Broker.JWT.Enabled = false // clients come to the gateway
 	public := key.Public().(ed25519.PublicKey)
 	reg := obs.NewRegistry()
-	b, err := newBroker(u.log.With("part", "broker"), &c.Broker, c.PopTimeout, map[string]ed25519.PublicKey{wire.KeyID(public): public}, queues, reg, u.listeners.broker, nil)
+	if c.Broker.SpoolDir == "" {
+		c.Broker.SpoolDir = u.dir.Path("spool")
+	}
+	disk, closeSpool, err := openSpool(u.log, &c.Broker)
+	if err != nil {
+		return err
+	}
+	defer func() { ended = errors.Join(ended, closeSpool()) }()
+	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{
+		log: u.log.With("part", "broker"), keys: map[string]ed25519.PublicKey{wire.KeyID(public): public},
+		pool: queues, reg: reg, ln: u.listeners.broker, spool: disk,
+	})
 	if err != nil {
 		return err
 	}
