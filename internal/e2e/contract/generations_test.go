@@ -2,12 +2,19 @@ package contract
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/broker"
+	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/pgtest"
+	"github.com/queengate/queengate/internal/spool"
+	"github.com/queengate/queengate/migrations"
 )
 
 // generations are the rows of spec/broker-http.md 4 by number: what the generations of clients and brokers differ in, and
@@ -21,7 +28,7 @@ var generations = []struct {
 	3:  {"new-only is new", testRowNewOnly},
 	4:  {"an unqualified pop works by namespace or task, and is 400 without either", testRowDiscovery},
 	5:  {"a push result has the base five keys and the offset", testPushResultOrder},
-	6:  {"push maintenance refuses whole and says so", testRowMaintenance},
+	6:  {"a push in maintenance is buffered in the uniform shape, or refused whole without a spool", testRowMaintenance},
 	7:  {"seven keys in every ack item", testAckShape},
 	8:  {"an ack without ids fails alone, in a 200", testRowMissingIDs},
 	9:  {"an unknown ack status is a failure", testRowUnknownStatus},
@@ -121,9 +128,8 @@ func testRowDiscovery(t *testing.T, s *service) {
 	s.do("GET", "/api/v1/pop?namespace=nowhere", "").want(t, 204)
 }
 
-// The old broker took pushes into a file and called them buffered. Without a spool that survives, this one refuses all of
-// a push in words that let a client repeat it.
 func testRowMaintenance(t *testing.T, _ *service) {
+	t.Run("with a spool", testBuffered)
 	s := serve(t, nil)
 	s.push("r6", "Default", "before")
 	s.do("POST", "/api/v1/system/maintenance", `{"enabled":true}`).want(t, 200)
@@ -137,6 +143,38 @@ func testRowMaintenance(t *testing.T, _ *service) {
 	s.do("POST", "/api/v1/system/maintenance", `{"enabled":false}`).want(t, 200)
 	if r := s.push("r6", "Default", "during")[0]; r.Status != "queued" {
 		t.Errorf("%+v", r)
+	}
+}
+
+func testBuffered(t *testing.T) {
+	pool := pgtest.New(t, migrations.Broker)
+	disk, err := spool.Open(slog.New(slog.DiscardHandler), spool.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // after the broker's end
+		if err := disk.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := listen(t, broker.Deps{Store: store.New(pool), Ping: pool.Ping, Spool: disk}, nil)
+	s.do("POST", "/api/v1/system/maintenance", `{"enabled":true}`).want(t, 200)
+	r := s.do("POST", "/api/v1/push", `{"items":[{"queue":"r6","transactionId":"during","payload":1}]}`).want(t, 201)
+	items := decode[[]m](t, r)
+	if len(items) != 1 || items[0]["status"] != "buffered" || items[0]["transaction_id"] != "during" || items[0]["queueName"] != "r6" ||
+		items[0]["index"] != 0.0 || items[0]["message_id"] == nil || items[0]["offset"] != nil {
+		t.Errorf("%s", r.body)
+	}
+	s.do("POST", "/api/v1/system/maintenance", `{"enabled":false}`).want(t, 200)
+	until := time.Now().Add(patience)
+	for {
+		got := s.do("GET", "/api/v1/pop/queue/r6?wait=true&timeout=2000&autoAck=true", "")
+		if got.status == 200 && strings.Contains(got.body, `"during"`) {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatalf("a buffered message does not come: %d %s", got.status, got.body)
+		}
 	}
 }
 
