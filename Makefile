@@ -9,10 +9,10 @@ TESTENV := scripts/testenv.sh
 GOTEST := go test -race -shuffle=on
 ARGS ?=
 
-.PHONY: help build run test test/race test/e2e fuzz bench lint fmt generate verify check
+.PHONY: help build run test test/race test/e2e fuzz bench lint fmt generate verify check rel-test
 
 help: ## print this help
-	@awk -F ':.*## ' '/^[a-z0-9\/]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9\/-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build the server into bin/
 	go build -o $(BIN) ./cmd/queengate
@@ -22,7 +22,7 @@ run: ## build, then run everything on this machine; ARGS="--http 127.0.0.1:8081"
 	@$(MAKE) --no-print-directory build
 	@exec $(BIN) up $(ARGS)
 
-test: test/race test/e2e ## all tests, with a temporary PostgreSQL and Redis
+test: rel-test test/race test/e2e ## all tests, with a temporary PostgreSQL and Redis
 
 test/race: ## all tests but the end-to-end ones
 	@scripts/need.sh cc curl postgres redis
@@ -31,6 +31,10 @@ test/race: ## all tests but the end-to-end ones
 test/e2e: ## the end-to-end tests: the real binary, PostgreSQL and sockets
 	@scripts/need.sh cc curl postgres redis
 	$(TESTENV) $(GOTEST) -timeout 10m ./internal/e2e
+
+rel-test: ## the judge of reliability runs: its self-tests (deploy/rel, a module of its own)
+	@scripts/need.sh cc
+	cd deploy/rel && $(GOTEST) -timeout 2m ./...
 
 FUZZTIME ?= 10s
 fuzz: ## every fuzz target for FUZZTIME (10s)
@@ -47,6 +51,7 @@ bench: ## the product beside PostgreSQL's own ceiling, in one run; ARGS passes f
 lint: ## vet and staticcheck
 	go vet ./...
 	$(TOOL) staticcheck ./...
+	cd deploy/rel && go vet ./... && go tool -modfile=../../tools/go.mod staticcheck ./...
 
 fmt: ## format the code
 	$(TOOL) gofumpt -w -extra $$(git ls-files --cached --others --exclude-standard '*.go')
@@ -58,6 +63,7 @@ verify: ## fail when formatting or something generated is stale
 	@out=$$($(TOOL) gofumpt -l -extra $$(git ls-files --cached --others --exclude-standard '*.go')); \
 		[ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
 	go mod verify
+	cd deploy/rel && go mod verify
 	go test ./cmd/queengate -run '^TestTheReferenceOfSettingsIsUpToDate$$'
 
 check: ## everything that CI runs

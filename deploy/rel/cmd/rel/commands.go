@@ -1,0 +1,4 @@
+package main
+
+// commands are the subcommands, in the order of the help.
+var commands = []command{judgeCommand}
