@@ -132,6 +132,6 @@ func ParseRole(s string) Role {
 // Cell is one broker pool.
 type Cell struct {
 	Slug    string
-	BaseURL string // http://host:port
+	BaseURL string // http://host:port of its brokers, separated by commas
 	Status  string // active, draining or dead
 }

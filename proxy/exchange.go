@@ -128,6 +128,9 @@ func (g *Gateway) answerRefusal(ctx *fasthttp.RequestCtx, c *clientConn, e *wire
 	if e.Limit != nil {
 		limit = e.Limit.Name
 	}
+	if s := e.RetryAfterSeconds(); s > 0 {
+		g.metrics.retryAfter.Observe(float64(s))
+	}
 	g.finish(ex, status, e.Code, limit, len(ctx.Response.Body()))
 }
 

@@ -185,11 +185,11 @@ func (g *Gateway) lost(ctx *fasthttp.RequestCtx, c *clientConn, err error, ask *
 func faultKind(wrote bool, err error) string {
 	switch {
 	case !wrote:
-		return "connect"
+		return faultConnect
 	case isTimeout(err):
-		return "deadline"
+		return faultDeadline
 	}
-	return "lost"
+	return faultLost
 }
 
 // conclude settles a broker's answer and relays it.

@@ -414,6 +414,19 @@ func TestMemoryForBodiesIsBounded(t *testing.T) {
 	if r.StatusCode != 503 || r.code() != "gateway_overloaded" || r.Header.Get("Retry-After") != "1" {
 		t.Errorf("got %d %q", r.StatusCode, r.body)
 	}
+	families, err := w.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	promised := uint64(0)
+	for _, f := range families {
+		if f.GetName() == "queengate_proxy_retry_after_seconds" && f.GetMetric()[0].GetHistogram().GetSampleSum() == 1 {
+			promised = f.GetMetric()[0].GetHistogram().GetSampleCount()
+		}
+	}
+	if promised != 1 {
+		t.Errorf("promised waits of a second: %d counted, want 1", promised)
+	}
 	close(release)
 	if r := c.read(); r.StatusCode != 201 {
 		t.Errorf("got %d %q", r.StatusCode, r.body)

@@ -20,6 +20,7 @@ type metrics struct {
 	hangUps        prometheus.Counter
 	panics         prometheus.Counter
 	connsRefused   prometheus.Counter
+	retryAfter     prometheus.Histogram
 	upstreamErrors *prometheus.CounterVec
 
 	// counters caches requests by its labels: a look-up by label values hashes three strings per request.
@@ -39,6 +40,14 @@ func routeLabel(r *wire.Route) string {
 	}
 	return r.Pattern
 }
+
+// Kinds of a failed attempt at a broker.
+const (
+	faultConnect  = "connect"  // before a byte was sent
+	faultDeadline = "deadline" // no answer in time
+	faultLost     = "lost"     // after sending
+	faultAnswer   = "answer"   // in the middle of the answer
+)
 
 // perRoute is a histogram of seconds with one observer per operation, looked up once.
 type perRoute []prometheus.Observer
@@ -91,6 +100,10 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 		connsRefused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "queengate_proxy_connections_refused_total", Help: "Connections closed at a wall.",
 		}),
+		retryAfter: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "queengate_proxy_retry_after_seconds", Help: "Wait that a refusal promised, as in its Retry-After.",
+			Buckets: []float64{1, 2, 5, 10, 30, 60, 300, 900, 3600, 86400},
+		}),
 		upstreamErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "queengate_proxy_upstream_errors_total",
 			Help: "Attempts at a broker that failed: before a byte was sent (connect), by the deadline, lost after sending, or in the middle of the answer.",
@@ -99,12 +112,15 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 	gauge := func(name, help string, f func() float64) prometheus.GaugeFunc {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	reg.MustRegister(seconds, upstream, m.requests, m.parked, m.hangUps, m.panics, m.connsRefused, m.upstreamErrors,
+	reg.MustRegister(seconds, upstream, m.requests, m.parked, m.hangUps, m.panics, m.connsRefused, m.retryAfter, m.upstreamErrors,
 		gauge("queengate_proxy_connections", "Open client connections.", func() float64 { return float64(g.walls.open.Load()) }),
 		gauge("queengate_proxy_body_bytes", "Memory taken by request bodies.", func() float64 { return float64(g.budget.used.Load()) }),
 		gauge("queengate_proxy_held_refusals", "Refused polls whose answer is held back.", func() float64 { return float64(g.heldRefusals.Load()) }),
 		brokerStates{g.cells},
 	)
+	for _, kind := range []string{faultConnect, faultDeadline, faultLost, faultAnswer} {
+		m.upstreamErrors.WithLabelValues(kind) // a rate needs the zero before the first
+	}
 	m.seconds, m.upstreamTime = newPerRoute(seconds), newPerRoute(upstream)
 	return m
 }

@@ -92,7 +92,7 @@ func (a *answer) readEnd() {
 
 // broken answers for a broker whose answer broke off. Its head said what became of the request, but not to the client.
 func (g *Gateway) broken(ctx *fasthttp.RequestCtx, c *clientConn, err error) {
-	g.metrics.upstreamErrors.WithLabelValues("answer").Inc()
+	g.metrics.upstreamErrors.WithLabelValues(faultAnswer).Inc()
 	ctx.Response.Reset()
 	if c.ex.route.Cost == wire.CostDelivery {
 		g.degraded(ctx, c)
@@ -143,7 +143,7 @@ func (s *relayStream) Close() error {
 	if s.ended {
 		s.answer.release()
 	} else {
-		s.gateway.metrics.upstreamErrors.WithLabelValues("answer").Inc()
+		s.gateway.metrics.upstreamErrors.WithLabelValues(faultAnswer).Inc()
 		s.answer.abandon()
 	}
 	s.gateway.finish(&s.conn.ex, s.status, codeOfStatus(s.status), "", s.passed)

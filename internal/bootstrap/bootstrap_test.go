@@ -125,7 +125,7 @@ func TestBootstrapIsIdempotent(t *testing.T) {
 		t.Fatal(err)
 	}
 	moved := request()
-	moved.BaseURL, moved.PasswordHash = "http://127.0.0.1:7000", "$2a$12$0123456789012345678901"
+	moved.BaseURL, moved.PasswordHash = "http://127.0.0.1:7000,http://127.0.0.1:7001", "$2a$12$0123456789012345678901"
 	third, err := Bootstrap(t.Context(), pool, moved)
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestBootstrapIsIdempotent(t *testing.T) {
 	if len(third.Keys) != 1 || third.Keys[0].Name != "read" || third.CanLogin {
 		t.Errorf("the third run gave %+v, want the revoked key again and the old password, which is none", third)
 	}
-	if got := snapshot(t, pool).Cell("local").BaseURL; got != "http://127.0.0.1:7000" {
+	if got := snapshot(t, pool).Cell("local").BaseURL; got != moved.BaseURL {
 		t.Errorf("the cell is still at %s", got)
 	}
 }
@@ -183,6 +183,7 @@ func TestBootstrapRefusals(t *testing.T) {
 		"no names":                         {func(r *Request) { *r = Request{} }, "tenant is missing\ncluster is missing\ncell is missing", ""},
 		"a cell that nobody can reach":     {func(r *Request) { r.Cell, r.BaseURL = "nowhere", "" }, "no base url", ""},
 		"a base url with a path":           {func(r *Request) { r.BaseURL = "http://h:1/x" }, "want http://host:port", ""},
+		"a second base url with a path":    {func(r *Request) { r.BaseURL = "http://h:1,http://h:2/x" }, `"http://h:2/x": want`, ""},
 		"an environment with an underline": {func(r *Request) { r.Env = "a_b" }, "1 to 16 of [a-z0-9]", ""},
 	} {
 		r := request()
