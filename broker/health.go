@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync"
 	"time"
@@ -50,6 +51,15 @@ func (b *Broker) health(x *exchange) error {
 		return append(wire.AppendString(dst, b.cfg.Version), '}')
 	})
 	return nil
+}
+
+// Serving is the broker's part in the readiness of its process: it fails while the broker drains. Safe for concurrent
+// use; it asks nobody.
+func (b *Broker) Serving(context.Context) (fact string, err error) {
+	if b.draining.Load() {
+		return "", errors.New("draining")
+	}
+	return "serving", nil
 }
 
 // livez answers 200 as long as the process serves.

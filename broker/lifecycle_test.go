@@ -43,9 +43,15 @@ func TestDrainEndsParkedPollsAndFinishesTheRest(t *testing.T) {
 func TestReadinessTurnsRedBeforeTheDrain(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *Config) { c.DrainDelay = time.Second })
+	if _, err := w.b.Serving(t.Context()); err != nil {
+		t.Errorf("a serving broker: %v", err)
+	}
 	done := make(chan struct{})
 	go func() { w.stop(); close(done) }()
 	w.until("red", func() bool { return w.do("GET", "/readyz", "").status == 503 })
+	if _, err := w.b.Serving(t.Context()); err == nil {
+		t.Error("the process of a draining broker is ready")
+	}
 	a := w.do("GET", "/livez", "").want(t, 200)
 	if !a.close {
 		t.Errorf("a draining broker keeps connections: %v", a.header)

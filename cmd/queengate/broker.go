@@ -59,7 +59,7 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 		return err
 	}
 	if ops != nil {
-		group.Add("ops", obs.NewOps(log, ops, reg, map[string]obs.Health{"database": pinged(pool)}))
+		group.Add("ops", obs.NewOps(log, ops, reg, map[string]obs.Health{"database": pinged(pool), "broker": b.Serving}))
 	}
 	group.Add("broker", b)
 	return group.Run(ctx)

@@ -35,6 +35,17 @@ import (
 // stopBudget is for everything together: the longest drains, the checkpoint of a private PostgreSQL, and some.
 const stopBudget = 90 * time.Second
 
+// drainBudget is what a drain may take of it.
+const drainBudget = stopBudget - 10*time.Second
+
+// drains reports a drain that the end of the process would cut short; part is the section of the settings.
+func drains(part string, delay, drain time.Duration) error {
+	if delay+drain > drainBudget {
+		return fmt.Errorf("%s.drain_delay + %[1]s.drain_time = %v: want at most %v, the process ends soon after", part, delay+drain, drainBudget)
+	}
+	return nil
+}
+
 // listen opens a port, or nothing for an empty address.
 func listen(ctx context.Context, key, addr string) (net.Listener, error) {
 	if addr == "" {
