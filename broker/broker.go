@@ -9,9 +9,9 @@
 // Promises. Pushes: all or nothing up to the first byte stored; afterwards every item has its own verdict. Order: that
 // of the request within a partition. Pops and acks of concurrent requests share statements and commits (combiner), and
 // what is shared is filled from the tenants in turn, however much one of them offers (docs/design/fairness.md); a
-// parked poll costs no SQL and no timer, and a poll whose client hangs up receives nothing. Whatever lands messages is
-// announced in one place (announce.go). Errors say whether a repeat can double (wire.Outcome). An idle broker asks the
-// database about once a second; while nobody has asked it anything, only for redrives, every ten seconds.
+// parked poll costs no SQL, no timer and no goroutine (detach.go), and a poll whose client hangs up receives nothing.
+// Whatever lands messages is announced in one place (announce.go). Errors say whether a repeat can double
+// (wire.Outcome). An idle broker asks the database less than twice a second (docs/design/parked-polls.md).
 package broker
 
 import (
@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -176,6 +177,8 @@ type Broker struct {
 	transactions *places // in the database
 
 	draining atomic.Bool
+	detached atomic.Int64 // pops that no handler serves
+	idle     idleness     // of runSweep
 	running  atomic.Bool
 }
 
@@ -220,6 +223,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.metrics = newMetrics(deps.Registry, b)
 	b.verifier = newVerifier(&b.cfg)
 	b.redrives = newRedrives()
+	b.idle.free = debug.FreeOSMemory
 	b.pinger = &pinger{ping: deps.Ping}
 	b.claims = newCombiner(bundling[store.Claim, []store.Claimed, claimKey]{
 		run: func(cs []store.Claim) ([][]store.Claimed, error) {
@@ -262,7 +266,8 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 		NoDefaultContentType:         true,
 		SecureErrorLogMessage:        true, // an error text must not quote a request
 		DisablePreParseMultipartForm: true,
-		ReduceMemoryUsage:            true, // a parked poll gives its reader back
+		ReduceMemoryUsage:            true, // who waits gives its reader back
+		KeepHijackedConns:            true, // a parked poll is detached
 		MaxIdleWorkerDuration:        3 * time.Second,
 		CloseOnShutdown:              true,
 	}
@@ -362,13 +367,14 @@ func (b *Broker) drain(ctx context.Context, ln net.Listener) error {
 	b.park.Drain()
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.DrainTimeout)
 	defer cancel()
+	waited := b.awaitDetached(ctx)
 	err := b.server.ShutdownWithContext(ctx)
 	// A server that had not begun to serve knows no listener to close; a second close is an error nobody needs.
 	_ = ln.Close()
 	if err != nil {
-		return fmt.Errorf("broker: requests were still running after %v: %w", b.cfg.DrainTimeout, err)
+		err = fmt.Errorf("broker: requests were still running after %v: %w", b.cfg.DrainTimeout, err)
 	}
-	return nil
+	return errors.Join(waited, err)
 }
 
 // quietLogger takes what fasthttp has to say about broken connections: nothing anybody must act on.

@@ -146,13 +146,9 @@ func count(vs []store.Claimed) (n int64) {
 // deliver answers with what was claimed. If the client has gone meanwhile, the leases are released without a charge,
 // so that nothing stays leased to nobody; under autoAck what is not leased is consumed, as the client chose.
 func (p *popping) deliver(got *claimed) error {
-	if p.watch != nil {
-		select {
-		case <-p.watch.Gone():
-			p.release(got)
-			return p.end(park.Gone)
-		default:
-		}
+	if p.hungUp() {
+		p.release(got)
+		return p.end(park.Gone)
 	}
 	answer, delivered, err := p.b.open(got, p.key, p.q.AutoAck)
 	if err != nil {

@@ -131,7 +131,7 @@ func (f *feed) fold() { f.dirty.Store(true) }
 func (b *Broker) runFeed(ctx context.Context) error {
 	tick := time.NewTicker(b.feed.every)
 	defer tick.Stop()
-	heard, wide := time.Now(), time.Time{} // of the last good round, and of the last wide one
+	r := rounds{heard: time.Now()}
 	for {
 		select {
 		case <-ctx.Done():
@@ -139,49 +139,52 @@ func (b *Broker) runFeed(ctx context.Context) error {
 		case <-tick.C:
 		case <-b.feed.due:
 		}
-		now := time.Now()
-		if b.feed.dirty.Swap(false) {
-			if err := b.foldUsage(ctx); err != nil {
-				b.feed.dirty.Store(true)
-				b.log.Debug("retained bytes could not be folded", "err", err)
-			}
+		b.feedRound(ctx, &r, time.Now())
+	}
+}
+
+// rounds are the times of the last good round of the feed and of the last wide one.
+type rounds struct{ heard, wide time.Time }
+
+func (b *Broker) feedRound(ctx context.Context, r *rounds, now time.Time) {
+	if b.feed.dirty.Swap(false) {
+		if err := b.foldUsage(ctx); err != nil {
+			b.feed.dirty.Store(true)
+			b.log.Debug("retained bytes could not be folded", "err", err)
 		}
-		if !b.feed.swept.Load() {
-			b.sweepDropped(ctx)
+	}
+	if !b.feed.swept.Load() {
+		b.sweepDropped(ctx)
+	}
+	if b.park.Boards() == 0 && b.names.empty() {
+		// A ring made from now on asks the database itself; what it cannot know is what came before this round.
+		r.heard = now
+		return
+	}
+	window := feedNarrow
+	if now.Sub(r.wide) >= feedWideEach {
+		window = feedWide
+	}
+	window = max(window, now.Sub(r.heard)+feedNarrow)
+	if err := b.readFeed(ctx, window, now); err != nil {
+		if ctx.Err() == nil && !b.feed.away.Swap(true) {
+			b.log.Warn("the database is away", "err", err)
 		}
-		if b.park.Boards() == 0 && b.names.empty() {
-			// A ring made from now on asks the database itself; what it cannot know is what came before this round.
-			heard = now
-			continue
-		}
-		window := feedNarrow
-		if now.Sub(wide) >= feedWideEach {
-			window = feedWide
-		}
-		window = max(window, now.Sub(heard)+feedNarrow)
-		if err := b.readFeed(ctx, window, now); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			if !b.feed.away.Swap(true) {
-				b.log.Warn("the database is away", "err", err)
-			}
-			continue
-		}
-		if window >= feedWide {
-			wide = now
-			b.feed.forget(now.Add(-feedForgets))
-		}
-		if b.feed.away.Load() {
-			b.resume(now.Sub(heard))
-		}
-		heard = now
-		if err := b.followScopes(ctx); err != nil && ctx.Err() == nil {
-			b.log.Debug("queues of scopes could not be looked up", "err", err)
-		}
-		if err := b.probe(ctx); err != nil && ctx.Err() == nil {
-			b.log.Debug("leases could not be probed", "err", err)
-		}
+		return
+	}
+	if window >= feedWide {
+		r.wide = now
+		b.feed.forget(now.Add(-feedForgets))
+	}
+	if b.feed.away.Load() {
+		b.resume(now.Sub(r.heard))
+	}
+	r.heard = now
+	if err := b.followScopes(ctx); err != nil && ctx.Err() == nil {
+		b.log.Debug("queues of scopes could not be looked up", "err", err)
+	}
+	if err := b.probe(ctx); err != nil && ctx.Err() == nil {
+		b.log.Debug("leases could not be probed", "err", err)
 	}
 }
 
@@ -209,6 +212,7 @@ func (b *Broker) readFeed(ctx context.Context, window time.Duration, now time.Ti
 	if err != nil {
 		return err
 	}
+	b.pinger.heard.Store(time.Now().UnixNano())
 	if b.feed.life != 0 && b.feed.life != shared.Life && !b.feed.away.Load() {
 		// A failover may fit between two rounds.
 		b.log.Info("the database is another one")
@@ -303,6 +307,25 @@ func (b *Broker) foldUsage(ctx context.Context) error {
 	return err
 }
 
+// idleness gives memory back to the system when nothing has been asked for a while. The runtime does so by itself, but
+// keeps as much as the last burst needed until the next collection, and an idle process has none for minutes.
+type idleness struct {
+	requests int64 // at the last look
+	rests    bool  // the memory has been given back since the last request
+	free     func()
+}
+
+// look is told once per sweep how many requests there have been.
+func (i *idleness) look(requests int64) {
+	switch {
+	case requests != i.requests:
+		i.requests, i.rests = requests, false
+	case !i.rests:
+		i.rests = true
+		i.free()
+	}
+}
+
 // runSweep forgets what has not been used for long, until ctx ends.
 func (b *Broker) runSweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
@@ -315,6 +338,8 @@ func (b *Broker) runSweep(ctx context.Context) error {
 			b.park.Sweep(now.Add(-ringIdle))
 			b.sweepScopes(now.Add(-ringIdle))
 			b.leases.sweep(now)
+			b.segments.sweep(now.Add(-ringIdle))
+			b.idle.look(b.metrics.work.requests.Load())
 		}
 	}
 }

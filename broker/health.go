@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -13,9 +14,10 @@ import (
 )
 
 // pinger asks the database whether it is there. Health routes are open to everybody, so callers share a round trip:
-// one that comes while another is under way takes its answer, and an answer serves for pingShared.
+// one that comes while another is under way takes its answer, and an answer serves for a while.
 type pinger struct {
-	ping func(context.Context) error
+	ping  func(context.Context) error
+	heard atomic.Int64 // when the change feed last had an answer, Unix nanoseconds
 
 	mu    sync.Mutex // guards below; held during a round trip, so callers wait for it
 	asked time.Time
@@ -24,13 +26,20 @@ type pinger struct {
 
 const (
 	pingShared = 250 * time.Millisecond
-	pingLimit  = 2 * time.Second
+	// readyShared is for the probes that every gateway and load balancer sends all the time. It is longer than the change
+	// feed's second, so that while there is a feed they cost the database nothing, and without one a question a second.
+	readyShared = 1500 * time.Millisecond
+	pingLimit   = 2 * time.Second
 )
 
-func (p *pinger) check() error {
+// check asks unless there was an answer within shared.
+func (p *pinger) check(shared time.Duration) error {
+	if time.Since(time.Unix(0, p.heard.Load())) < shared {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.asked) < pingShared {
+	if time.Since(p.asked) < shared {
 		return p.err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), pingLimit)
@@ -43,7 +52,7 @@ func (p *pinger) check() error {
 // health answers 200 or 503 after a round trip to the database.
 func (b *Broker) health(x *exchange) error {
 	status, word, database := fasthttp.StatusOK, "healthy", "connected"
-	if err := b.pinger.check(); err != nil {
+	if err := b.pinger.check(pingShared); err != nil {
 		status, word, database = fasthttp.StatusServiceUnavailable, "unhealthy", "disconnected"
 	}
 	x.reply(status, func(dst []byte) []byte {
@@ -68,10 +77,10 @@ func (b *Broker) livez(x *exchange) error {
 	return nil
 }
 
-// readyz answers 200 when the database answers and the broker is not draining.
+// readyz answers 200 when the database answers, or did a moment ago, and the broker is not draining.
 func (b *Broker) readyz(x *exchange) error {
 	draining := b.draining.Load()
-	ready := !draining && b.pinger.check() == nil
+	ready := !draining && b.pinger.check(readyShared) == nil
 	status := fasthttp.StatusOK
 	if !ready {
 		status = fasthttp.StatusServiceUnavailable

@@ -181,6 +181,7 @@ func (b *Broker) flushHistory(ctx context.Context, now time.Time) {
 
 func (h *history) dropFirstLocked() {
 	h.rows -= 1 + len(h.waiting[0].Queues)
+	h.waiting[0] = nil // the slice keeps its place
 	h.waiting = h.waiting[1:]
 }
 

@@ -30,8 +30,55 @@ type knownQueue struct {
 	queue      *store.Queue // nil: does not exist, or was never looked up (asked zero)
 	asked      time.Time
 	version    int64 // of names when queue was read
-	partitions map[string]knownPartition
+	partitions lanes
 	last       knownPartition // the latest of them to be looked up, for what it tells of the queue
+}
+
+// lanes are the known partitions of a queue by name. Most queues have one or a few, and a map is large for those.
+type lanes struct {
+	few  []knownPartition          // up to fewLanes
+	many map[string]knownPartition // instead of few beyond that
+}
+
+const fewLanes = 4
+
+func (l *lanes) len() int { return len(l.few) + len(l.many) }
+
+func (l *lanes) get(name string) (p knownPartition, ok bool) {
+	for i := range l.few {
+		if l.few[i].Name == name {
+			return l.few[i], true
+		}
+	}
+	p, ok = l.many[name]
+	return p, ok
+}
+
+// put adds or replaces a partition and reports whether it is new.
+func (l *lanes) put(p knownPartition) (added bool) {
+	for i := range l.few {
+		if l.few[i].Name == p.Name {
+			l.few[i] = p
+			return false
+		}
+	}
+	switch {
+	case l.many == nil && len(l.few) < fewLanes:
+		few := make([]knownPartition, len(l.few)+1) // append would make room for more
+		copy(few, l.few)
+		few[len(l.few)] = p
+		l.few = few
+		return true
+	case l.many == nil:
+		l.many = make(map[string]knownPartition, 2*fewLanes)
+		for _, q := range l.few {
+			l.many[q.Name] = q
+		}
+		l.few = nil
+	}
+	before := len(l.many)
+	l.many[p.Name] = p
+	return len(l.many) > before
 }
 
 type knownPartition struct {
@@ -89,7 +136,7 @@ func (n *names) knownLocked(k queueKey) *knownQueue {
 			clear(n.queues)
 			n.partitions = 0
 		}
-		known = &knownQueue{partitions: map[string]knownPartition{}}
+		known = &knownQueue{}
 		n.queues[k] = known
 		n.partitions++ // an entry of its own, so that names of absent queues are bounded too
 	}
@@ -101,7 +148,7 @@ func (n *names) exists(tenant uuid.UUID, queue string) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	known := n.queues[queueKey{tenant, queue}]
-	return known != nil && (known.queue != nil || len(known.partitions) > 0)
+	return known != nil && (known.queue != nil || known.partitions.len() > 0)
 }
 
 // partition returns a partition from memory.
@@ -112,7 +159,7 @@ func (n *names) partition(tenant uuid.UUID, queue, name string) (store.Partition
 	if known == nil {
 		return store.Partition{}, false
 	}
-	p, ok := known.partitions[name]
+	p, ok := known.partitions.get(name)
 	return p.Partition, ok && n.fresh(p.asked, p.version)
 }
 
@@ -126,7 +173,7 @@ func (n *names) target(tenant uuid.UUID, queue, name string) (store.Partition, b
 	if known == nil {
 		return store.Partition{}, false
 	}
-	p, ok := known.partitions[name]
+	p, ok := known.partitions.get(name)
 	p.DedupWindow, p.Encrypted = known.last.DedupWindow, known.last.Encrypted
 	return p.Partition, ok && n.fresh(known.last.asked, known.last.version)
 }
@@ -146,14 +193,13 @@ func (n *names) learn(version int64, ps []store.Partition) {
 		}
 		if known.last.QueueID != p.QueueID {
 			// Another queue of the same name: nothing of the one before holds.
-			n.partitions -= len(known.partitions)
-			clear(known.partitions)
-		}
-		if _, ok := known.partitions[p.Name]; !ok {
-			n.partitions++
+			n.partitions -= known.partitions.len()
+			known.partitions = lanes{}
 		}
 		known.last = knownPartition{p, now, version}
-		known.partitions[p.Name] = known.last
+		if known.partitions.put(known.last) {
+			n.partitions++
+		}
 	}
 }
 
@@ -163,7 +209,7 @@ func (n *names) forget(tenant uuid.UUID, queue string) {
 	defer n.mu.Unlock()
 	k := queueKey{tenant, queue}
 	if known := n.queues[k]; known != nil {
-		n.partitions -= len(known.partitions) + 1
+		n.partitions -= known.partitions.len() + 1
 		delete(n.queues, k)
 	}
 }

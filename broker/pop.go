@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -43,7 +44,7 @@ func (b *Broker) pop(x *exchange) error {
 	if !q.TimeoutGiven {
 		q.Timeout = b.cfg.PopTimeout
 	}
-	p := popping{
+	p := &popping{
 		b: b, x: x, q: q,
 		key:      park.Key{Tenant: x.who.tenant, Queue: x.params[0], Group: q.Group},
 		deadline: x.begin.Add(q.Timeout - pollMargin),
@@ -57,7 +58,7 @@ func (b *Broker) pop(x *exchange) error {
 		p.key.Queue = p.scope.name
 	}
 	p.ticket = b.park.Join(p.key, pin)
-	defer p.close()
+	defer p.conclude()
 	b.metrics.pops[p.pinned].Inc()
 	p.size()
 	return p.run()
@@ -80,9 +81,16 @@ type popping struct {
 	deadline   time.Time
 	holdUntil  time.Time // end of minPopWaitTime, counted from the first partition in hand
 	ticket     *park.Ticket
-	watch      *httpkit.Watch // nil before the first wait
 	over       bool           // ended while it held what it had
 	wake       park.Wake      // how
+	watch      *httpkit.Watch // nil before the first wait in the handler's goroutine
+
+	// Of a pop that waits without a goroutine, or has: see detach.
+	conn     *httpkit.Detached // while it waits
+	sentry   *httpkit.Sentry   // from the first such wait on
+	vanished atomic.Bool       // the sentry has seen the client go
+	woken    park.Wake         // what ended the wait
+	inPlace  bool              // it must not wait so
 }
 
 func (p *popping) close() {
@@ -93,8 +101,12 @@ func (p *popping) close() {
 	if p.watch != nil {
 		p.watch.Stop()
 	}
+	if p.sentry != nil {
+		p.sentry.Stop()
+	}
 }
 
+// run claims and waits by turns until the pop is answered or detached.
 func (p *popping) run() error {
 	for idle := 1; ; idle++ {
 		if !p.b.popsOpen() {
@@ -122,6 +134,9 @@ func (p *popping) run() error {
 		case !p.q.Wait:
 			return p.end(park.Deadline)
 		}
+		if p.detach() {
+			return nil
+		}
 		if w := p.ticket.Wait(p.deadline, p.gone()); w != park.Ready {
 			return p.end(w)
 		}
@@ -145,6 +160,10 @@ func (p *popping) rest() park.Wake {
 // gone returns the channel that closes when the client hangs up. The look-out begins with the first wait: a pop that
 // is answered at once pays nothing for it.
 func (p *popping) gone() <-chan struct{} {
+	if p.sentry != nil {
+		p.sentry.Stop() // two cannot stand on one connection
+		p.sentry = nil
+	}
 	if p.watch == nil {
 		c, ok := httpkit.Holdback(p.x.ctx.Conn())
 		if !ok {
@@ -153,6 +172,19 @@ func (p *popping) gone() <-chan struct{} {
 		p.watch = c.Watch()
 	}
 	return p.watch.Gone()
+}
+
+// hungUp reports that the client of a pop that has waited is gone.
+func (p *popping) hungUp() bool {
+	if p.watch == nil {
+		return p.vanished.Load()
+	}
+	select {
+	case <-p.watch.Gone():
+		return true
+	default:
+		return false
+	}
 }
 
 // end answers a pop that got nothing.

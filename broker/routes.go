@@ -22,6 +22,7 @@ type exchange struct {
 	params    wire.Params
 	who       identity
 	gone      bool   // the client hung up: there is nobody to answer
+	parked    bool   // it has been detached, and another call of serve will answer
 	preface   []byte // members, each with its comma, that stand before those of an error body
 }
 
@@ -112,12 +113,34 @@ var handlers = map[wire.Op]func(*Broker, *exchange) error{
 	wire.OpDeleteGroupQueue: (*Broker).deleteGroup,
 }
 
-// serve answers one request: route, identity, use case, and one place for errors, metrics and the log line.
+// serve answers one request: route, identity, use case, and one place for errors, metrics and the log line. A pop that has
+// to wait it leaves unanswered, detached; it is called again when the wait is over.
 func (b *Broker) serve(ctx *fasthttp.RequestCtx) {
-	b.metrics.inFlight.Add(1)
-	defer b.metrics.inFlight.Add(-1)
-	x := newExchange(ctx)
-	err := b.dispatch(x)
+	p, resumed := httpkit.Resumed(ctx).(*popping)
+	var x *exchange
+	if resumed {
+		b.detached.Add(-1)
+		x = p.x
+		x.ctx, x.parked = ctx, false
+		httpkit.SetRequestID(&ctx.Response.Header, x.requestID)
+	} else {
+		b.metrics.inFlight.Add(1)
+		x = newExchange(ctx)
+	}
+	defer func() {
+		if !x.parked {
+			b.metrics.inFlight.Add(-1)
+		}
+	}()
+	var err error
+	if resumed {
+		err = p.goOn()
+	} else {
+		err = b.dispatch(x)
+	}
+	if x.parked {
+		return
+	}
 	var e *wire.Error
 	if err != nil {
 		e = wire.AsError(err)

@@ -3,6 +3,7 @@ package broker
 import (
 	"container/list"
 	"sync"
+	"time"
 
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
@@ -35,6 +36,7 @@ type cachedSegment struct {
 	head   segmentHead
 	reader *segment.Reader
 	bytes  int64
+	used   time.Time
 }
 
 func newSegmentCache(limit int64) *segmentCache {
@@ -49,8 +51,29 @@ func (c *segmentCache) cached(k segmentKey) *segment.Reader {
 	if e == nil {
 		return nil
 	}
+	return c.useLocked(e)
+}
+
+func (c *segmentCache) useLocked(e *list.Element) *segment.Reader {
 	c.order.MoveToFront(e)
-	return e.Value.(*cachedSegment).reader
+	s := e.Value.(*cachedSegment)
+	s.used = time.Now()
+	return s.reader
+}
+
+// sweep drops what has not been used since before.
+func (c *segmentCache) sweep(before time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for e := c.order.Back(); e != nil && e.Value.(*cachedSegment).used.Before(before); e = c.order.Back() {
+		c.dropLocked(e)
+	}
+}
+
+func (c *segmentCache) dropLocked(e *list.Element) {
+	gone := c.order.Remove(e).(*cachedSegment)
+	delete(c.items, gone.key)
+	c.bytes -= gone.bytes
 }
 
 // open returns a reader of a stored segment. Two callers may open the same one at once; the later stays.
@@ -59,9 +82,9 @@ func (c *segmentCache) open(partition int64, s *store.StoredSegment) (*segment.R
 	c.mu.Lock()
 	if e := c.items[k]; e != nil {
 		if e.Value.(*cachedSegment).head == headOf(s.Blob) {
-			c.order.MoveToFront(e)
+			r := c.useLocked(e)
 			c.mu.Unlock()
-			return e.Value.(*cachedSegment).reader, nil
+			return r, nil
 		}
 		c.dropLocked(e)
 	}
@@ -79,18 +102,12 @@ func (c *segmentCache) open(partition int64, s *store.StoredSegment) (*segment.R
 	if c.items[k] != nil {
 		return r, nil
 	}
-	c.items[k] = c.order.PushFront(&cachedSegment{k, headOf(s.Blob), r, size})
+	c.items[k] = c.order.PushFront(&cachedSegment{k, headOf(s.Blob), r, size, time.Now()})
 	c.bytes += size
 	for c.bytes > c.limit {
 		c.dropLocked(c.order.Back())
 	}
 	return r, nil
-}
-
-func (c *segmentCache) dropLocked(e *list.Element) {
-	gone := c.order.Remove(e).(*cachedSegment)
-	delete(c.items, gone.key)
-	c.bytes -= gone.bytes
 }
 
 // clear drops everything.

@@ -365,7 +365,7 @@ const maxIntervals = 7 * 24 * 60
 
 // statusBuffers answers for the outage spool of this broker.
 func (b *Broker) statusBuffers(x *exchange) error {
-	healthy := b.pinger.check() == nil
+	healthy := b.pinger.check(pingShared) == nil
 	return x.answer(struct {
 		Pending   int  `json:"pending"`
 		Failed    int  `json:"failed"`

@@ -26,12 +26,13 @@ const patience = 30 * time.Second
 
 // world is a broker over a database of its own, serving on loopback.
 type world struct {
-	t      testing.TB
-	pool   *pgxpool.Pool
-	b      *Broker
-	addr   string
-	client *http.Client
-	stop   func() // drains the broker and waits; runs at cleanup at the latest
+	t        testing.TB
+	pool     *pgxpool.Pool
+	b        *Broker
+	listener net.Listener
+	addr     string
+	client   *http.Client
+	stop     func() // drains the broker and waits; runs at cleanup at the latest
 }
 
 func setup(t testing.TB, change func(*Config)) *world {
@@ -51,9 +52,9 @@ func serveFrom(t testing.TB, pool *pgxpool.Pool, db Store, change func(*Config))
 	return serveWith(t, pool, Deps{Store: db}, change)
 }
 
-// serveWith is serve with some of what a broker stands on. The change feed of one with a mesh is read only when another
+// assemble makes a broker on pool that does not run yet. The change feed of one with a mesh is read only when another
 // broker says so: what is heard within a second without the mesh is no proof of it.
-func serveWith(t testing.TB, pool *pgxpool.Pool, deps Deps, change func(*Config)) *world {
+func assemble(t testing.TB, pool *pgxpool.Pool, deps Deps, change func(*Config)) *world {
 	t.Helper()
 	cfg := Config{Version: "test"}
 	if change != nil {
@@ -66,24 +67,31 @@ func serveWith(t testing.TB, pool *pgxpool.Pool, deps Deps, change func(*Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, pool: pool, addr: ln.Addr().String()}
+	w := &world{t: t, pool: pool, listener: ln, addr: ln.Addr().String()}
+	w.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: patience}
+	t.Cleanup(w.client.CloseIdleConnections)
 	deps.Ping, deps.Registry, deps.Listener = pool.Ping, prometheus.NewRegistry(), ln
 	w.b = New(slog.New(slog.NewTextHandler(logSink{t}, &slog.HandlerOptions{Level: slog.LevelWarn})), deps, cfg)
 	if deps.Mesh != nil {
 		w.b.feed.every = time.Hour
 	}
+	return w
+}
+
+// serveWith is serve with some of what a broker stands on.
+func serveWith(t testing.TB, pool *pgxpool.Pool, deps Deps, change func(*Config)) *world {
+	t.Helper()
+	w := assemble(t, pool, deps, change)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- w.b.Run(ctx) }()
-	transport := &http.Transport{MaxIdleConnsPerHost: 64}
-	w.client = &http.Client{Transport: transport, Timeout: patience}
 	stopped := false
 	w.stop = func() {
 		if stopped {
 			return
 		}
 		stopped = true
-		transport.CloseIdleConnections()
+		w.client.CloseIdleConnections()
 		cancel()
 		select {
 		case err := <-ended:

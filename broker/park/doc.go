@@ -1,5 +1,5 @@
 // Package park knows which partitions are probably ready and who waits for them. It is memory only: it runs no SQL,
-// and a parked poll costs one list element and no timer, goroutine or query of its own.
+// and a parked poll costs one list element and no timer, query or, with Ticket.Park, goroutine of its own.
 //
 // A board stands for one queue of one tenant; it is named by the queue's name, so it can be waited on before the queue
 // exists. A ring stands for one consumer group of a board and holds its pending partitions:

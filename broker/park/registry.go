@@ -69,7 +69,7 @@ func (reg *Registry) Join(k Key, pin Pin) *Ticket {
 		r.tickets++
 		r.used = time.Now()
 		b.mu.Unlock()
-		t := &Ticket{ring: r, pin: pin, wakeC: make(chan Wake, 1)}
+		t := &Ticket{ring: r, pin: pin}
 		t.alarm = alarm{index: -1, owner: t}
 		t.link.value = t
 		return t

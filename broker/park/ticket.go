@@ -22,7 +22,8 @@ type Pin struct {
 	Name string // with ID 0: a partition that does not exist yet
 }
 
-// Ticket is the place of one pop in a ring. It belongs to one goroutine, which must Leave.
+// Ticket is the place of one pop in a ring. It belongs to one goroutine at a time, the last of which must Leave; while it
+// is parked it belongs to nobody.
 type Ticket struct {
 	ring    *Ring
 	pin     Pin
@@ -30,8 +31,9 @@ type Ticket struct {
 	resets  int64  // ring.resets likewise
 	seq     uint64 // order of arrival, given by the first wait and kept by later ones
 	taken   []*entry
-	wakeC   chan Wake // capacity 1
-	waiting bool      // in a list of the ring; guarded by board.mu like all below
+	wakeC   chan Wake  // capacity 1; nil before the first wait that blocks
+	waiting bool       // in a list of the ring; guarded by board.mu like all below
+	parked  func(Wake) // of a ticket that waits without a goroutine
 	holding bool
 	need    int64 // holding: wake when this many messages are available
 	width   int   // holding: of this many partitions
@@ -256,32 +258,66 @@ func (t *Ticket) Leave() {
 
 // Wait parks until a partition is handed over, until passes, gone is closed (nil: never) or the registry drains.
 func (t *Ticket) Wait(until time.Time, gone <-chan struct{}) Wake {
-	r := t.ring
-	reg := r.board.registry
-	r.board.mu.Lock()
+	t.ring.board.mu.Lock()
+	w, waits := t.waitLocked(until)
+	if waits {
+		t.readyToWakeLocked()
+	}
+	t.ring.board.mu.Unlock()
+	if !waits {
+		return w
+	}
+	return t.sleep(gone)
+}
+
+// Park is Wait for a poll that keeps no goroutine. When there is nothing to wait for it returns why, and false. Else the
+// ticket is parked, and wake is called once, in a goroutine of its own, with what has ended the wait.
+func (t *Ticket) Park(until time.Time, wake func(Wake)) (w Wake, parked bool) {
+	t.ring.board.mu.Lock()
+	defer t.ring.board.mu.Unlock()
+	if w, parked = t.waitLocked(until); parked {
+		t.parked = wake
+	}
+	return w, parked
+}
+
+// Abandon ends the wait of a parked ticket, if it is parked at all, with Gone. Any goroutine may call it.
+func (t *Ticket) Abandon() {
+	t.ring.board.mu.Lock()
+	defer t.ring.board.mu.Unlock()
+	if t.parked != nil {
+		t.wakeLocked(Gone)
+	}
+}
+
+// waitLocked enters the ticket in its list, or says why it need not wait.
+func (t *Ticket) waitLocked(until time.Time) (w Wake, waits bool) {
+	reg := t.ring.board.registry
 	t.pruneLocked()
 	switch {
 	case reg.draining.Load():
-		r.board.mu.Unlock()
-		return Drained
+		return Drained, false
 	case len(t.taken) > 0 || t.readyLocked():
-		r.board.mu.Unlock()
-		return Ready
+		return Ready, false
 	case !time.Now().Before(until):
-		r.board.mu.Unlock()
-		return Deadline
+		return Deadline, false
 	case reg.waiting.Add(1) > reg.maxWaiting:
 		reg.waiting.Add(-1)
-		r.board.mu.Unlock()
-		return Full
+		return Full, false
 	}
 	if t.seq == 0 {
 		t.seq = reg.seq.Add(1)
 	}
 	t.enqueueLocked()
 	reg.wheel.set(&t.alarm, until)
-	r.board.mu.Unlock()
-	return t.sleep(gone)
+	return Ready, true
+}
+
+// readyToWakeLocked makes the channel by which a ticket that blocks is woken.
+func (t *Ticket) readyToWakeLocked() {
+	if t.wakeC == nil {
+		t.wakeC = make(chan Wake, 1)
+	}
 }
 
 // Hold keeps what is in hand and waits for more: until need messages are available in width partitions, counting
@@ -306,6 +342,7 @@ func (t *Ticket) Hold(need, width int, until time.Time, gone <-chan struct{}) Wa
 	reg.waiting.Add(1)
 	t.waiting, t.holding = true, true
 	r.holders.pushBack(&t.link)
+	t.readyToWakeLocked()
 	reg.wheel.set(&t.alarm, until)
 	r.board.mu.Unlock()
 	return t.sleep(gone)
@@ -328,6 +365,7 @@ func (t *Ticket) Rest(d time.Duration, until time.Time, gone <-chan struct{}) Wa
 	t.need, t.width = math.MaxInt64, 0
 	t.waiting, t.holding = true, true
 	r.holders.pushBack(&t.link)
+	t.readyToWakeLocked()
 	reg.wheel.set(&t.alarm, until)
 	r.board.mu.Unlock()
 	return t.sleep(gone)
@@ -467,6 +505,11 @@ func (t *Ticket) wakeLocked(w Wake) {
 	t.stopWaitingLocked()
 	if w == Ready {
 		t.ring.board.registry.wakes.Add(1)
+	}
+	if wake := t.parked; wake != nil {
+		t.parked = nil
+		go wake(w)
+		return
 	}
 	t.wakeC <- w // capacity 1, and one wake per wait
 }

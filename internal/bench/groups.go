@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -14,16 +15,17 @@ type group struct {
 	cases   []kase
 	ratios  []ratio
 	bounds  []bound
+	alone   bool // its cases start brokers of their own and have figures instead of rates
 
 	results map[string][]sample // by name of the case; nil: the group did not run
 }
 
 // groupNames are the names of groups, in order.
-var groupNames = []string{"push", "gateway", "consume", "flow", "latency", "history", "scale"}
+var groupNames = []string{"push", "gateway", "consume", "flow", "latency", "history", "scale", "idle"}
 
 // groups lists the topics in the order in which they run. Those that fill the database come last.
 func (w *world) groups() []group {
-	return []group{w.pushes(), w.gateways(), w.consumption(), w.flows(), w.latencies(), w.past(), w.scale()}
+	return []group{w.pushes(), w.gateways(), w.consumption(), w.flows(), w.latencies(), w.past(), w.scale(), w.idleness()}
 }
 
 // kase is one thing that is measured.
@@ -43,9 +45,17 @@ type sample struct {
 	ours           time.Duration // CPU of queengate per message
 	postgres       time.Duration // CPU of PostgreSQL per message
 	commits        float64       // of the database per message
+	figures        []figure      // of a case that measures no rate, and nothing else
 }
 
 func (s sample) String() string {
+	if s.figures != nil {
+		var text strings.Builder
+		for _, f := range s.figures {
+			fmt.Fprintf(&text, "\n    %8.3f %-5s %s", f.value, f.unit, f.name)
+		}
+		return text.String()
+	}
 	t := fmt.Sprintf("%9.0f msg/s", s.rate)
 	if s.p50 > 0 {
 		t += fmt.Sprintf("  p50 %6.2f ms  p99 %6.2f ms", ms(s.p50), ms(s.p99))

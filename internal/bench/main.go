@@ -81,7 +81,7 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	defer up.Kill()
-	w, err := newWorld(ctx, up, filepath.Join(dir, "data"))
+	w, err := newWorld(ctx, up, bin, filepath.Join(dir, "data"))
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,11 @@ func (w *world) runGroup(ctx context.Context, s settings, g *group) error {
 			if !selected(c.name, s.only) {
 				continue
 			}
-			finish := w.profile(s.profile, g.name+"-"+c.name, s.seconds)
+			dir := s.profile
+			if g.alone {
+				dir = "" // it is not about the process that is asked for the profile
+			}
+			finish := w.profile(dir, g.name+"-"+c.name, s.seconds)
 			r, err := c.run(ctx, s.seconds)
 			if err = errors.Join(err, finish()); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)

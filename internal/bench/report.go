@@ -19,6 +19,10 @@ func report(groups []group, s settings) string {
 	for i := range groups {
 		if g := &groups[i]; len(g.results) > 0 {
 			fmt.Fprintf(&b, "\n## %s\n\n", g.name)
+			if g.alone {
+				g.appendFigures(&b)
+				continue
+			}
 			g.appendCases(&b)
 			g.appendCalm(&b)
 			g.appendRatios(&b)
@@ -42,6 +46,31 @@ func (g *group) appendCases(b *strings.Builder) {
 			median(r, func(s sample) float64 { return us(s.ours) }), median(r, func(s sample) float64 { return us(s.postgres) }),
 			cell(r, func(s sample) float64 { return s.commits }))
 	}
+}
+
+// appendFigures shows the cases that measure no rate.
+func (g *group) appendFigures(b *strings.Builder) {
+	b.WriteString("| at most | unit | this run | floor | target |\n|---|---|---|---|---|\n")
+	for _, c := range g.cases {
+		r := g.results[c.name]
+		if len(r) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "| **%s**: %s | | | | |\n", c.name, c.what)
+		for i, f := range r[0].figures {
+			of := func(s sample) float64 { return s.figures[i].value }
+			low, high := spread(r, of)
+			fmt.Fprintf(b, "| %s | %s | %.3g [%.3g–%.3g] | %s | %s |\n", f.name, f.unit, median(r, of), low, high, limit3(f.floor), limit3(f.target))
+		}
+	}
+}
+
+// limit3 is limit for figures of any size.
+func limit3(f float64) string {
+	if f == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.3g", f)
 }
 
 func (g *group) appendRatios(b *strings.Builder) {

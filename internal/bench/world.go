@@ -32,6 +32,8 @@ type world struct {
 	db         *pgxpool.Pool // the system's own database
 	anchor     *pgxpool.Pool // a database of the same server for the anchors
 	anchorDSN  string
+	bin        string     // queengate
+	idle       *idleWorld // made by the first case that needs it
 
 	broker, gateway, gatewayTLS *target
 }
@@ -39,8 +41,8 @@ type world struct {
 // anchorDatabase is the name of the database in which PostgreSQL is measured alone.
 const anchorDatabase = "anchor"
 
-func newWorld(ctx context.Context, up *launch.Process, data string) (*world, error) {
-	w := &world{up: up}
+func newWorld(ctx context.Context, up *launch.Process, bin, data string) (*world, error) {
+	w := &world{up: up, bin: bin}
 	text, err := os.ReadFile(filepath.Join(data, "postgres", "postmaster.pid"))
 	if err != nil {
 		return nil, err
@@ -129,6 +131,9 @@ func cellToken(data string, tenant uuid.UUID) (string, error) {
 }
 
 func (w *world) close() {
+	if w.idle != nil {
+		w.idle.db.Close()
+	}
 	w.anchor.Close()
 	w.db.Close()
 }

@@ -2,7 +2,6 @@ package httpkit
 
 import (
 	"net"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,17 +29,4 @@ func HungUp(c net.Conn) bool {
 		gone = err == nil && n > 0 && look[0].Revents&ended != 0
 	})
 	return gone || err != nil
-}
-
-func socketOf(c net.Conn) syscall.Conn {
-	for {
-		switch w := c.(type) {
-		case syscall.Conn:
-			return w
-		case interface{ NetConn() net.Conn }:
-			c = w.NetConn()
-		default:
-			return nil
-		}
-	}
 }

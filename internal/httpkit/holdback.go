@@ -19,22 +19,24 @@ func (l HoldbackListener) Accept() (net.Conn, error) {
 	return &HoldbackConn{Conn: c, first: NewFirstRead(c)}, nil
 }
 
-// HoldbackConn is a connection whose reading side can be watched while nobody reads: the watch reads ahead and holds
-// back what comes for the next Read, so keep-alive, pipelining and TLS above it notice nothing.
+// HoldbackConn is a connection whose reading side can be watched while nobody reads. Where the system cannot tell of a
+// hang-up the watch reads ahead and holds back what comes for the next Read, so keep-alive, pipelining and TLS above it
+// notice nothing.
 //
 // Read, SetReadDeadline and Watch belong to the goroutine that serves the connection; Close and Linger may be called
 // from any.
 type HoldbackConn struct {
 	net.Conn
 	first   *FirstRead
-	held    []byte // what a watch or first read ahead
-	pending error  // what it met after that, for the Read that follows
+	held    []byte                // what a watch or first read ahead
+	pending error                 // what it met after that, for the Read that follows
+	watch   atomic.Pointer[Watch] // the one that has a sentry, while it looks out
 	linger  atomic.Bool
 	closed  atomic.Bool
-}
 
-// maxHeld bounds what a watch reads ahead. It must hold a TLS close alert, which comes before the hang-up itself.
-const maxHeld = 4096
+	detaching bool // its handler has let go of it: see Detach
+	state     any  // what was handed over to the next handler
+}
 
 // Holdback finds the HoldbackConn of a served connection, looking through TLS and other wrappers with NetConn.
 func Holdback(c net.Conn) (*HoldbackConn, bool) {
@@ -58,6 +60,9 @@ func (c *HoldbackConn) NetConn() net.Conn { return c.Conn }
 func (c *HoldbackConn) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
+	}
+	if c.detaching {
+		return 0, errDetached
 	}
 	if len(c.held) > 0 {
 		return c.takeHeld(p), nil
@@ -86,90 +91,22 @@ func (c *HoldbackConn) takeHeld(p []byte) int {
 	return n
 }
 
-// aLongTimeAgo is a read deadline that ends a read at once.
-var aLongTimeAgo = time.Unix(1, 0)
-
-// HangUpLook is how often a connection whose input nobody reads any more is asked for its hang-up.
-const HangUpLook = 250 * time.Millisecond
-
-// Watch is one look-out for the client's hang-up.
-type Watch struct {
-	c       *HoldbackConn
-	gone    chan struct{} // closed when the client has hung up
-	stopped chan struct{} // closed by Stop
-	done    chan struct{} // closed when the background read has ended
+// SetDeadline implements net.Conn.
+func (c *HoldbackConn) SetDeadline(t time.Time) error {
+	return c.unlessDetaching(c.Conn.SetDeadline(t))
 }
 
-// Watch begins to read ahead in the background. Stop must be called before the connection is read again, hence before
-// the handler returns. Of what a client pipelines it reads 4 KiB; the rest stays where it is, and the look-out goes on
-// by asking for the hang-up every HangUpLook.
-func (c *HoldbackConn) Watch() *Watch {
-	w := &Watch{c: c, gone: make(chan struct{}), stopped: make(chan struct{}), done: make(chan struct{})}
-	if c.pending != nil {
-		close(w.gone)
-		close(w.done)
-		return w
-	}
-	// The deadline of reading the request is still set. A connection that refuses one is closed: the read says so.
-	_ = c.Conn.SetReadDeadline(time.Time{})
-	go w.read()
-	return w
+// SetWriteDeadline implements net.Conn.
+func (c *HoldbackConn) SetWriteDeadline(t time.Time) error {
+	return c.unlessDetaching(c.Conn.SetWriteDeadline(t))
 }
 
-func (w *Watch) read() {
-	defer close(w.done)
-	c := w.c
-	var b [64]byte
-	for len(c.held) < maxHeld {
-		n, err := c.Conn.Read(b[:])
-		c.held = append(c.held, b[:n]...)
-		if err == nil {
-			continue
-		}
-		if ne, ok := err.(net.Error); ok && ne.Timeout() {
-			return // Stop ended the read
-		}
-		c.pending = err
-		close(w.gone)
-		return
+// unlessDetaching hides from the server that the connection is closed already: it must get as far as to let go of it.
+func (c *HoldbackConn) unlessDetaching(err error) error {
+	if c.detaching {
+		return nil
 	}
-	if AwaitHangUp(c.Conn, w.stopped) {
-		c.pending = io.EOF
-		close(w.gone)
-	}
-}
-
-// AwaitHangUp waits until the peer of c hangs up, and reports true, or until stopped is closed. It reads nothing: the
-// look-out of those who have read ahead as much as they care to hold. See HungUp for what it can see.
-func AwaitHangUp(c net.Conn, stopped <-chan struct{}) bool {
-	tick := time.NewTicker(HangUpLook)
-	defer tick.Stop()
-	for !HungUp(c) {
-		select {
-		case <-stopped:
-			return false
-		case <-tick.C:
-		}
-	}
-	return true
-}
-
-// Gone is closed when the client hangs up.
-func (w *Watch) Gone() <-chan struct{} { return w.gone }
-
-// Stop ends the look-out, once, and waits for the background read to end. The read deadline is cleared: the server sets its
-// own before it reads on.
-func (w *Watch) Stop() {
-	select {
-	case <-w.done:
-		return
-	default:
-	}
-	close(w.stopped)
-	// An error means the connection is closed, and then the read has ended too.
-	_ = w.c.Conn.SetReadDeadline(aLongTimeAgo)
-	<-w.done
-	_ = w.c.Conn.SetReadDeadline(time.Time{})
+	return err
 }
 
 // Bounds of a lingering close. Beyond maxLingering connections the rest close hard: a crowd of refused uploads must
@@ -188,6 +125,14 @@ func (c *HoldbackConn) Linger() { c.linger.Store(true) }
 
 // Close implements net.Conn. It may take a second after Linger.
 func (c *HoldbackConn) Close() error {
+	err := c.close()
+	if w := c.watch.Load(); w != nil {
+		w.sentry.Sound()
+	}
+	return err
+}
+
+func (c *HoldbackConn) close() error {
 	if c.closed.Swap(true) || !c.linger.Load() {
 		return c.Conn.Close()
 	}

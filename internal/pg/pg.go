@@ -41,6 +41,10 @@ var sessionParams = map[string]string{
 // other (Confirmed).
 var forced = map[string]string{"client_min_messages": "warning"}
 
+// pingAfter is how long a session may have been idle to be used without asking first whether it still lives. It is above
+// the rhythm of what an idle process asks once a second, which would otherwise be two round trips each time.
+const pingAfter = 2 * time.Second
+
 // Config describes a pool.
 type Config struct {
 	DSN     string // a URL or key=value text; several hosts are tried in order
@@ -82,6 +86,7 @@ func Parse(c Config) (*pgxpool.Config, error) {
 			pc.ConnConfig.RuntimeParams[k] = v
 		}
 	}
+	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	if c.AppName != "" {
 		pc.ConnConfig.RuntimeParams["application_name"] = c.AppName
 	}

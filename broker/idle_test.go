@@ -1,0 +1,112 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/broker/segment"
+	"github.com/queengate/queengate/broker/store"
+)
+
+func TestMemoryIsGivenBackOncePerRest(t *testing.T) {
+	t.Parallel()
+	freed := 0
+	i := idleness{free: func() { freed++ }}
+	for n, look := range []struct {
+		requests int64
+		freed    int
+	}{{5, 0}, {5, 1}, {5, 1}, {9, 1}, {9, 2}, {9, 2}} {
+		if i.look(look.requests); freed != look.freed {
+			t.Errorf("after look %d: freed %d times, want %d", n, freed, look.freed)
+		}
+	}
+}
+
+func TestLanesAreFoundWhateverTheirNumber(t *testing.T) {
+	t.Parallel()
+	var l lanes
+	for n := range 3 * fewLanes {
+		name := fmt.Sprint(n)
+		if _, ok := l.get(name); ok {
+			t.Fatalf("%s is there before it was put", name)
+		}
+		if !l.put(knownPartition{Partition: store.Partition{ID: 1, Name: name}}) {
+			t.Errorf("%s is not new", name)
+		}
+		if l.put(knownPartition{Partition: store.Partition{ID: int64(n) + 100, Name: name}}) {
+			t.Errorf("%s is new twice", name)
+		}
+		if l.len() != n+1 {
+			t.Errorf("%d lanes, want %d", l.len(), n+1)
+		}
+		for m := range n + 1 {
+			if p, ok := l.get(fmt.Sprint(m)); !ok || p.ID != int64(m)+100 {
+				t.Errorf("with %d lanes, lane %d is %d, %v", n+1, m, p.ID, ok)
+			}
+		}
+	}
+}
+
+func TestSegmentsThatNobodyReadsAreForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newSegmentCache(1 << 20)
+		blob := segment.Encode(nil, []segment.Frame{{TransactionID: "a", Payload: []byte("1")}})
+		for base := range int64(2) {
+			if _, err := c.open(1, &store.StoredSegment{Base: base, Blob: blob}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		c.cached(segmentKey{1, 0})
+		c.sweep(time.Now().Add(-time.Second))
+		if c.cached(segmentKey{1, 0}) == nil || c.cached(segmentKey{1, 1}) != nil {
+			t.Errorf("kept: the one in use %v, the other %v", c.cached(segmentKey{1, 0}) != nil, c.cached(segmentKey{1, 1}) != nil)
+		}
+		c.sweep(time.Now().Add(time.Second))
+		if len(c.items) != 0 || c.bytes != 0 {
+			t.Errorf("%d segments of %d bytes are left", len(c.items), c.bytes)
+		}
+	})
+}
+
+// TestTheFeedVouchesForTheDatabase holds readiness to the age of the last answer, whoever got it.
+func TestTheFeedVouchesForTheDatabase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked, away := 0, errors.New("away")
+		p := &pinger{ping: func(context.Context) error { asked++; return away }}
+		p.heard.Store(time.Now().UnixNano())
+		if err := p.check(readyShared); err != nil || asked != 0 {
+			t.Errorf("just after the feed: %v, asked %d times", err, asked)
+		}
+		time.Sleep(readyShared)
+		for range 3 {
+			if err := p.check(readyShared); !errors.Is(err, away) || asked != 1 {
+				t.Errorf("long after the feed: %v, asked %d times", err, asked)
+			}
+		}
+		time.Sleep(pingShared)
+		if err := p.check(pingShared); !errors.Is(err, away) || asked != 2 {
+			t.Errorf("asked for a fresher answer: %v, asked %d times", err, asked)
+		}
+	})
+}
+
+func TestAWrittenMinuteIsLetGo(t *testing.T) {
+	t.Parallel()
+	h := newHistory("host")
+	h.waiting = []*store.Minute{{Queues: []store.QueueMinute{{Tenant: uuid.New()}}}, {}}
+	h.rows = 3
+	kept := h.waiting
+	h.dropFirstLocked()
+	if kept[0] != nil || len(h.waiting) != 1 || h.rows != 1 {
+		t.Errorf("the first minute is still held: %v; %d wait with %d rows", kept[0], len(h.waiting), h.rows)
+	}
+}
