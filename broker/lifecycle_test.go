@@ -14,6 +14,7 @@ import (
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/pgtest"
 	"github.com/queengate/queengate/migrations"
+	"github.com/queengate/queengate/wire"
 )
 
 func TestDrainEndsParkedPollsAndFinishesTheRest(t *testing.T) {
@@ -53,8 +54,8 @@ func TestReadinessTurnsRedBeforeTheDrain(t *testing.T) {
 		t.Error("the process of a draining broker is ready")
 	}
 	a := w.do("GET", "/livez", "").want(t, 200)
-	if !a.close {
-		t.Errorf("a draining broker keeps connections: %v", a.header)
+	if !a.close || a.header.Get(wire.HeaderDraining) == "" {
+		t.Errorf("a draining broker keeps connections, or does not say so: %v", a.header)
 	}
 	w.one("q", "a") // still served
 	<-done

@@ -394,7 +394,7 @@ func (p *popping) gate(queue *store.Queue) store.Gate {
 // claim asks for the partitions in hand. queues and gates say where each belongs and what holds there, or have one
 // element for all.
 func (p *popping) claim(ids []int64, queues []string, gates []store.Gate) (*claimed, bool, error) {
-	got := &claimed{worker: httpkit.NewUUID(), lease: gates[0].Lease}
+	got := &claimed{worker: p.share().Stamp(httpkit.NewUUID()), lease: gates[0].Lease}
 	c := store.Claim{
 		Candidates: ids, Group: p.key.Group, Worker: got.worker, Lease: gates[0].Lease, Delay: gates[0].Delay, Window: gates[0].Window, WindowFull: p.b.cfg.WindowFull,
 		Budget: p.budget, Bytes: maxPopBytes, MaxPartitions: p.partitions, AutoAck: p.q.AutoAck, Conflate: p.conflate,
@@ -421,6 +421,14 @@ func (p *popping) claim(ids []int64, queues []string, gates []store.Gate) (*clai
 	}
 	p.ticket.Ring().Took(len(got.verdicts), int(count(got.verdicts)))
 	return got, true, nil
+}
+
+// share is what the ids of the pop's leases carry: it leads gateways back to this broker, which remembers them.
+func (p *popping) share() wire.Share {
+	if p.scope != nil {
+		return wire.ScopeShare(p.q.Namespace, p.q.Task)
+	}
+	return wire.QueueShare(p.key.Queue)
 }
 
 // report tells the ring what the claim found.

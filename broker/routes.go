@@ -149,6 +149,7 @@ func (b *Broker) serve(ctx *fasthttp.RequestCtx) {
 	}
 	if b.draining.Load() {
 		ctx.SetConnectionClose() // the client finds a broker that stays
+		ctx.Response.Header.Set(wire.HeaderDraining, "true")
 	}
 	b.conclude(x, e)
 }

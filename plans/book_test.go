@@ -125,7 +125,7 @@ func TestLoadedSnapshot(t *testing.T) {
 		t.Fatal("the cluster is not found by slug, by id and in the list alike")
 	}
 	want := &Cluster{
-		ID: f.cluster, Slug: "acme-main", TenantID: f.tenant, Tenant: "acme", Cell: "eu1", PlanCode: "free",
+		ID: f.cluster, Slug: "acme-main", TenantID: f.tenant, Tenant: "acme", Cell: "eu1", Spread: 1, PlanCode: "free",
 		BrokerTenant: scan[uuid.UUID](f, "SELECT broker_tenant_uuid FROM queengate.clusters"), Status: Active,
 		Limits: Limits{
 			RequestsPerSecond: new(60.0), RequestsBurst: new(120.0), MessagesPerSecond: new(20.0), MessagesBurst: new(100.0),
@@ -222,6 +222,15 @@ func (f *fixture) steps() []step {
 		{
 			"a cell's address", "SELECT queengate.set_cell('eu1', 'http://10.0.0.1:6632')", nil,
 			func(s *Snapshot) bool { return s.Cell("eu1").BaseURL == "http://10.0.0.1:6632" },
+		},
+		{
+			"a cell's brokers", "SELECT queengate.set_cell('eu1', 'http://10.0.0.1:6632,dns+http://brokers:6632')", nil,
+			func(s *Snapshot) bool { return s.Cell("eu1").BaseURL == "http://10.0.0.1:6632,dns+http://brokers:6632" },
+		},
+		{
+			"a cluster's spread", "SELECT queengate.set_cluster_spread($1, 8)",
+			[]any{f.cluster},
+			func(s *Snapshot) bool { return s.ClusterByID(f.cluster).Spread == 8 },
 		},
 		{
 			"a new cell", "SELECT queengate.create_cell('eu2', 'http://10.0.0.2:6632')", nil,

@@ -45,6 +45,7 @@ type Cluster struct {
 	Tenant       string // slug
 	BrokerTenant uuid.UUID
 	Cell         string // slug
+	Spread       int    // over how many shares its queues are spread; 0 and 1: it has one broker
 	PlanCode     string
 	Status       Status
 	Limits       Limits
@@ -132,6 +133,6 @@ func ParseRole(s string) Role {
 // Cell is one broker pool.
 type Cell struct {
 	Slug    string
-	BaseURL string // http://host:port of its brokers, separated by commas
+	BaseURL string // http://host:port of its brokers, separated by commas; dns+http:// for all addresses of a name
 	Status  string // active, draining or dead
 }

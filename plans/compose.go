@@ -145,7 +145,7 @@ func (c *catalogue) cluster(id uuid.UUID) *Cluster {
 	}
 	return &Cluster{
 		ID: id, Slug: row.slug, TenantID: row.tenant, Tenant: tenant.slug, BrokerTenant: row.brokerTenant,
-		Cell: row.cell, PlanCode: row.plan, Status: max(row.status, tenant.status),
+		Cell: row.cell, Spread: row.spread, PlanCode: row.plan, Status: max(row.status, tenant.status),
 		Limits: Merge(plan.Limits, row.overrides, row.modes), Features: plan.Features,
 	}
 }

@@ -34,6 +34,7 @@ type clusterRow struct {
 	tenant       uuid.UUID
 	brokerTenant uuid.UUID
 	cell         string
+	spread       int
 	plan         string
 	status       Status
 	overrides    Overrides
@@ -96,7 +97,7 @@ const (
 	sqlPlans   = `SELECT code, name, cell_class, active, max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst,
 	max_queues, max_partitions_per_queue, max_parked_pops, max_payload_bytes, max_batch_items, max_body_bytes,
 	max_retained_bytes, max_retention_seconds, monthly_msgs_quota, features, modes FROM queengate.plans`
-	sqlClusters = `SELECT id, slug, tenant_id, broker_tenant_uuid, cell, plan_code, status, overrides, modes
+	sqlClusters = `SELECT id, slug, tenant_id, broker_tenant_uuid, cell, spread, plan_code, status, overrides, modes
 	FROM queengate.clusters`
 	sqlOperators = `SELECT id FROM (SELECT id FROM queengate.users WHERE is_operator) AS operators`
 	sqlRoles     = `SELECT user_id, cluster_id, role FROM queengate.cluster_roles`
@@ -203,7 +204,7 @@ func (c *catalogue) scanCluster(rows pgx.Rows) error {
 	var r clusterRow
 	var status string
 	var overrides, modes []byte
-	err := rows.Scan(&id, &r.slug, &r.tenant, &r.brokerTenant, &r.cell, &r.plan, &status, &overrides, &modes)
+	err := rows.Scan(&id, &r.slug, &r.tenant, &r.brokerTenant, &r.cell, &r.spread, &r.plan, &status, &overrides, &modes)
 	if err != nil {
 		return err
 	}

@@ -127,10 +127,14 @@ func (g *Gateway) admit(ex *exchange, ask *quota.Ask) (*quota.Admission, quota.R
 // nothing unparsed is forwarded. The body of an extension may be absent or malformed, and then says nothing.
 func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 	ask := quota.Ask{Cost: ex.route.Cost}
+	ex.aimByHead()
 	switch ex.route.Op {
 	case wire.OpPush:
 		var pairs pairSet
 		err := wire.ScanPush(body, func(i int, item wire.PushItem) error {
+			if i == 0 {
+				ex.aimAtQueue(item.Queue)
+			}
 			count(&ask, &pairs, i, &item)
 			return nil
 		})
@@ -140,7 +144,7 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 		ask.Pairs = pairs.list
 	case wire.OpTransaction:
 		var e *wire.Error
-		if ask, ex.acks, e = measureTransaction(body); e != nil {
+		if ask, e = measureTransaction(ex, body); e != nil {
 			return ask, e
 		}
 	case wire.OpConfigure:
@@ -148,6 +152,7 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 		if err != nil {
 			return ask, wire.AsError(err)
 		}
+		ex.aimAtQueue(r.Queue)
 		ask.Pairs, ask.Retention = []quota.Pair{{Queue: r.Queue}}, r.Retention()
 	case wire.OpRetryMessage, wire.OpReplayDeadLetter:
 		to, err := wire.ScanReplay(body)
@@ -170,6 +175,9 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 		if err != nil {
 			return ask, wire.AsError(err)
 		}
+		if len(r.Entries) > 0 {
+			ex.aimAtQueue(r.Entries[0].Queue)
+		}
 		if r.Waits() {
 			ex.hold = r.MaxWait
 		}
@@ -179,7 +187,7 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 		}
 	default:
 		if check := checks[ex.route.Op]; check != nil {
-			if err := check(body); err != nil {
+			if err := check(ex, body); err != nil {
 				return ask, wire.AsError(err)
 			}
 		}

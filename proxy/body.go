@@ -97,15 +97,36 @@ func usesBody(op wire.Op) bool {
 
 // checks has the scanners of bodies that cost nothing beyond their request: a gateway only makes sure that the broker
 // will understand them as it does.
-var checks = map[wire.Op]func(body []byte) error{
-	wire.OpAck:               func(b []byte) error { _, err := wire.ScanAck(b, false); return err },
-	wire.OpAckBatch:          func(b []byte) error { _, err := wire.ScanAck(b, true); return err },
-	wire.OpAddTrace:          func(b []byte) error { _, err := wire.ScanTrace(b); return err },
-	wire.OpPartitionsChanged: func(b []byte) error { _, err := wire.ScanChanged(b); return err },
-	wire.OpSeekQueue:         func(b []byte) error { _, err := wire.ScanSeek(b); return err },
-	wire.OpSeekPartition:     func(b []byte) error { _, err := wire.ScanSeek(b); return err },
-	wire.OpSetSubscription:   func(b []byte) error { _, err := wire.ScanSubscription(b); return err },
-	wire.OpDeadLetterMessage: func(b []byte) error { _, err := wire.ScanDeadLetter(b); return err },
+var checks = map[wire.Op]func(ex *exchange, body []byte) error{
+	wire.OpAck:               func(ex *exchange, b []byte) error { return checkAck(ex, b, false) },
+	wire.OpAckBatch:          func(ex *exchange, b []byte) error { return checkAck(ex, b, true) },
+	wire.OpPartitionsChanged: checkChanged,
+	wire.OpAddTrace:          only(wire.ScanTrace),
+	wire.OpSeekQueue:         only(wire.ScanSeek),
+	wire.OpSeekPartition:     only(wire.ScanSeek),
+	wire.OpSetSubscription:   only(wire.ScanSubscription),
+	wire.OpDeadLetterMessage: only(wire.ScanDeadLetter),
+}
+
+// only is the check of a body that says nothing a gateway needs.
+func only[T any](scan func([]byte) (T, error)) func(*exchange, []byte) error {
+	return func(_ *exchange, b []byte) error { _, err := scan(b); return err }
+}
+
+func checkAck(ex *exchange, body []byte, batch bool) error {
+	r, err := wire.ScanAck(body, batch)
+	if err == nil && len(r.Items) > 0 {
+		ex.aimAtAck(&r.Items[0])
+	}
+	return err
+}
+
+func checkChanged(ex *exchange, body []byte) error {
+	entries, err := wire.ScanChanged(body)
+	if err == nil && len(entries) > 0 {
+		ex.aimAtQueue(entries[0].Queue)
+	}
+	return err
 }
 
 // bodyLimit is the cap of a body.

@@ -51,7 +51,7 @@ func (cs *Cells) ask(ctx context.Context, p *pool, as *plans.Cluster, method, pa
 	if !ok {
 		return errors.New("an internal call without a deadline")
 	}
-	b := p.pick(as.BrokerTenant, needReady, nil)
+	b := p.pick(homeKey(as.BrokerTenant, 0), needReady, nil)
 	if b == nil {
 		return fmt.Errorf("cell %s has no ready broker", p.cell)
 	}
@@ -66,15 +66,13 @@ func (cs *Cells) ask(ctx context.Context, p *pool, as *plans.Cluster, method, pa
 		head = append(head, "Content-Type: application/json\r\n"...)
 	}
 	head = append(head, "\r\n"...)
-	a, wrote, err := cs.dialer.do(b, nil, head, body, deadline)
+	a, far, err := cs.dialer.do(b, nil, head, body, deadline)
 	if err != nil {
-		if !wrote && unreachable(err) {
-			b.failed()
-		}
+		b.fell(far, err)
 		return fmt.Errorf("ask %s of broker %s: %w", path, b.address, err)
 	}
 	status := a.status()
-	b.answered(status)
+	b.answered(a)
 	var text []byte
 	if s := a.resp.BodyStream(); s != nil {
 		if text, err = io.ReadAll(io.LimitReader(s, maxInternalAnswer+1)); err != nil || len(text) > maxInternalAnswer {

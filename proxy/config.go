@@ -44,6 +44,7 @@ type Config struct {
 	UpstreamTime     time.Duration // of a broker's answer to anything but a waiting poll. Default 30 s
 	ConnectTime      time.Duration // default 1 s
 	ProbeInterval    time.Duration // default 1 s, a quarter of it while a broker is out
+	SlowStart        time.Duration // in which a broker that came back gets its tenants again. Default 10 s, negative: at once
 	UsageInterval    time.Duration // default 5 s
 	MaxIdleUpstreams int           // idle connections kept per broker. Default 1 024
 	DrainDelay       time.Duration // between a red readiness and the end of service, for load balancers. Default 0
@@ -51,7 +52,8 @@ type Config struct {
 
 	// CellKey signs what a gateway states to a broker. Required.
 	CellKey ed25519.PrivateKey
-	// Brokers overrides the broker addresses of a cell, by slug: base URLs, http://host:port.
+	// Brokers overrides the broker addresses of a cell, by slug: http://host:port, or dns+http://host:port for all
+	// addresses of a name.
 	Brokers map[string][]string
 }
 
@@ -102,6 +104,7 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.UpstreamTime, 30*time.Second)
 	orDefault(&c.ConnectTime, time.Second)
 	orDefault(&c.ProbeInterval, time.Second)
+	orDefault(&c.SlowStart, 10*time.Second)
 	orDefault(&c.UsageInterval, 5*time.Second)
 	orDefault(&c.MaxIdleUpstreams, 1_024)
 	orDefault(&c.DrainTime, 25*time.Second)
@@ -134,7 +137,7 @@ func (c Config) Validate() error {
 		bound(d > 0, key, d, "more than 0")
 	}
 	for cell, urls := range c.Brokers {
-		if _, err := brokerAddresses(strings.Join(urls, ",")); err != nil {
+		if _, err := readEndpoints(strings.Join(urls, ",")); err != nil {
 			errs = append(errs, fmt.Errorf("proxy.brokers.%s: %w", cell, err))
 		}
 	}

@@ -15,7 +15,7 @@
 //	request bucket        asked on the head, nothing is taken                429
 //	body                  byte caps, shared byte budget, pace, one scan      413 403 503 408 400
 //	the plan              quota.Gate.Admit: all or nothing                   413 429 403
-//	broker                rendezvous choice, one send                        502 503 504
+//	broker                rendezvous choice (docs/design/upstream.md)        502 503 504
 //
 // Everything above "body" is decided on the head: a client that has not sent one byte of its body gets the full answer.
 //
@@ -29,9 +29,10 @@
 //
 // What reaches a broker is built from nothing but values this package has parsed: the canonical path, the canonical
 // query of a pop, an allow-list of headers and a body that package wire has scanned. A request is repeated only when
-// certainly no byte of it was sent, a read also before the first byte of its answer. A pop does not end in a 5xx
-// because a broker is slow or away. When a client hangs up while its poll waits, slot and broker call are given up at
-// once; so they are when the poll loses what it was let in for: key, token, role, or the state of its cluster.
+// certainly no byte of it was sent; a read, and a waiting poll under a lease, also before the first byte of its answer.
+// A pop does not end in a 5xx because a broker is slow or away. When a client hangs up while its poll waits, slot and
+// broker call are given up at once; so they are when the poll loses what it was let in for: key, token, role, or the
+// state of its cluster.
 //
 // What this package does not do: it keeps no counters of plans (package quota), reads no control database (packages
 // plans and auth) and speaks no TLS (the listeners it is given do).

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strconv"
 	"sync"
 	"syscall"
@@ -26,26 +27,34 @@ const smallBody = 4 << 10
 var heads = sync.Pool{New: func() any { return new([]byte) }}
 
 // attempt sends the exchange's request to one broker.
-func (g *Gateway) attempt(ex *exchange, tok *cellToken, b *broker, k *call, body []byte, wait time.Duration, deadline time.Time) (*answer, bool, error) {
+func (g *Gateway) attempt(ex *exchange, tok *cellToken, b *broker, k *call, body []byte, wait time.Duration, deadline time.Time) (*answer, progress, error) {
 	buf := heads.Get().(*[]byte)
 	*buf = appendHead((*buf)[:0], ex, tok, b.address, wait, len(body))
 	if len(body) <= smallBody {
 		*buf, body = append(*buf, body...), nil
 	}
 	begin := time.Now()
-	a, wrote, err := g.dialer.do(b, k, *buf, body, deadline)
+	a, far, err := g.dialer.do(b, k, *buf, body, deadline)
 	heads.Put(buf)
 	if err != nil {
-		if !wrote && unreachable(err) {
-			b.failed()
-		}
-		return nil, wrote, err
+		b.fell(far, err)
+		return nil, far, err
 	}
-	b.answered(a.status())
+	b.answered(a)
 	if wait == 0 {
 		g.metrics.upstreamTime.observe(ex.route, time.Since(begin))
 	}
-	return a, wrote, nil
+	return a, far, nil
+}
+
+// fell notes what a failed attempt says about the broker.
+func (b *broker) fell(far progress, err error) {
+	switch {
+	case far == unsent && unreachable(err):
+		b.failed()
+	case far != unsent && cutOff(err):
+		b.lost()
+	}
 }
 
 // unreachable reports whether a failed attempt speaks against the broker, and not against this gateway (too many open
@@ -53,6 +62,11 @@ func (g *Gateway) attempt(ex *exchange, tok *cellToken, b *broker, k *call, body
 func unreachable(err error) bool {
 	return isTimeout(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+}
+
+// cutOff reports whether an attempt ended because the broker did: not by a deadline, and not by this gateway.
+func cutOff(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // route finds what every forward needs; its failures are ours, and nothing was sent.
@@ -68,9 +82,12 @@ func (g *Gateway) route(ex *exchange) (*pool, *cellToken, *wire.Error) {
 	return p, tok, nil
 }
 
-// forward sends anything but a waiting poll and answers what came of it. A second attempt is made when no byte of the
-// first was sent; reads also get one when no byte of the answer came. A pop that does not wait says so when no broker
-// can be reached: an empty answer would tell a job that drains a queue that it has finished.
+// maxOffers bounds the brokers that one request is offered to.
+const maxOffers = 3
+
+// forward sends anything but a waiting poll and answers what came of it. It goes to another broker when no byte of it
+// was sent; a read goes to another one once, when no byte of an answer has come. A pop that does not wait says so when
+// no broker can be reached: an empty answer would tell a job that drains a queue that it has finished.
 func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, ask *quota.Ask) {
 	ex := &c.ex
 	reached := false // a broker, by a read
@@ -104,20 +121,25 @@ func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, 
 		defer g.metrics.parked.Dec()
 		defer c.watch(func() { k.cancel(errClientGone) })()
 	}
-	var tried *broker
+	var not tried
 	var cause error
-	for range 2 {
-		b := p.pick(ex.cluster.BrokerTenant, n, tried)
+	why := repeatUnsent
+	for key := ex.home(); len(not) < maxOffers; {
+		b := p.pick(key, n, not)
 		switch {
-		case b == nil && tried != nil && tried.able(n):
-			b = tried // it lost a connection, no more
-		case b == nil && tried == nil && n == needLive:
-			b = p.owner(ex.cluster.BrokerTenant) // the probes may lag behind a broker that has just come back
+		case b != nil:
+		case len(not) == 1 && not[0].able(n):
+			b = not[0] // it lost a connection, no more
+		case len(not) == 0 && n == needLive:
+			b = p.owner(key)
 		}
 		if b == nil {
 			break
 		}
-		a, wrote, err := g.attempt(ex, tok, b, k, body, ex.hold, deadline)
+		if len(not) > 0 {
+			g.metrics.repeats.WithLabelValues(why).Inc()
+		}
+		a, far, err := g.attempt(ex, tok, b, k, body, ex.hold, deadline)
 		if err == nil {
 			g.conclude(ctx, c, a, ask)
 			return
@@ -126,16 +148,25 @@ func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, 
 			g.giveUp(ctx, c, k)
 			return
 		}
-		if wrote && !read {
+		if far != unsent && !read {
 			g.lost(ctx, c, err, ask)
 			return
 		}
-		g.metrics.upstreamErrors.WithLabelValues(faultKind(wrote, err)).Inc()
-		tried, cause, reached = b, err, reached || wrote
+		g.metrics.upstreamErrors.WithLabelValues(faultKind(far, err)).Inc()
+		not, cause = append(not, b), err
+		if far == partial || far == sent && reached {
+			reached = true
+			break
+		}
+		if why = repeatUnsent; far == sent {
+			why, reached = repeatRead, true
+		}
 	}
 	switch {
-	case cause == nil:
-		fail(&wire.Error{Code: wire.BrokerUnavailable, RetryAfter: unavailableRetry})
+	case !reached:
+		e := wire.Wrap(wire.BrokerUnavailable, cause)
+		e.RetryAfter = unavailableRetry
+		fail(e)
 	case isTimeout(cause):
 		fail(wire.Wrap(wire.UpstreamTimeout, cause))
 	default:
@@ -166,7 +197,7 @@ func (g *Gateway) giveUp(ctx *fasthttp.RequestCtx, c *clientConn, k *call) {
 // lost answers for a request that was sent and brought no answer: what became of it is not known.
 func (g *Gateway) lost(ctx *fasthttp.RequestCtx, c *clientConn, err error, ask *quota.Ask) {
 	ex := &c.ex
-	g.metrics.upstreamErrors.WithLabelValues(faultKind(true, err)).Inc()
+	g.metrics.upstreamErrors.WithLabelValues(faultKind(sent, err)).Inc()
 	// It may have been stored: until the brokers are asked again, it counts as if it were.
 	g.settle(ex, quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes})
 	if ex.route.Cost == wire.CostDelivery {
@@ -182,9 +213,9 @@ func (g *Gateway) lost(ctx *fasthttp.RequestCtx, c *clientConn, err error, ask *
 	g.refuse(ctx, c, e)
 }
 
-func faultKind(wrote bool, err error) string {
+func faultKind(far progress, err error) string {
 	switch {
-	case !wrote:
+	case far == unsent:
 		return faultConnect
 	case isTimeout(err):
 		return faultDeadline

@@ -250,7 +250,7 @@ func TestLongAnswersAreStreamed(t *testing.T) {
 }
 
 func idle(w *world) []*upstreamConn {
-	b := w.gateway.pools.all()[0].brokers[0]
+	b := w.gateway.pools.all()[0].brokers()[0]
 	b.idle.mu.Lock()
 	defer b.idle.mu.Unlock()
 	return append([]*upstreamConn(nil), b.idle.conns...)
@@ -271,7 +271,7 @@ func TestOutcomesOfABrokersDeath(t *testing.T) {
 		read    int
 		config  func(*Config)
 	}{
-		"nobody listens": {address: closed.Addr().String(), push: want{502, "bad_gateway", "none"}, read: 503},
+		"nobody listens": {address: closed.Addr().String(), push: want{503, "broker_unavailable", "none"}, read: 503},
 		"dies before it answers": {
 			script: func(net.Conn, *http.Request, string) bool { return false },
 			push:   want{502, "bad_gateway", "unknown"}, read: 502,

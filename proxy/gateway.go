@@ -92,6 +92,7 @@ func New(o Options) (*Gateway, error) {
 	g.metrics = newMetrics(o.Metrics, g)
 	g.gate = quota.NewGate(o.Log, quota.WithSeeder(cells), quota.WithRegisterer(o.Metrics))
 	g.server = g.newServer()
+	o.Book.OnChange(g.pools.follow)
 	o.Book.OnChange(g.rejudge)
 	return g, nil
 }

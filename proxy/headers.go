@@ -157,10 +157,11 @@ func isTraceparent(b []byte) bool {
 
 // names are header names as bytes: they are set on every answer, and fasthttp would normalise a string each time.
 var names = struct {
-	limitName, limitLimit, limitRemaining, limitReset, limitMode, rateLimitPolicy, rateLimit []byte
+	limitName, limitLimit, limitRemaining, limitReset, limitMode, rateLimitPolicy, rateLimit, draining []byte
 }{
 	[]byte(wire.HeaderLimitName), []byte(wire.HeaderLimitLimit), []byte(wire.HeaderLimitRemaining),
 	[]byte(wire.HeaderLimitReset), []byte(wire.HeaderLimitMode), []byte(wire.HeaderRateLimitPolicy), []byte(wire.HeaderRateLimit),
+	[]byte(wire.HeaderDraining),
 }
 
 // setLimitHeaders states the limit closest to refusing. A report without a name states nothing: the plan has no limit

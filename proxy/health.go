@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/plans"
@@ -38,42 +41,43 @@ func (g *Gateway) hasBrokers(context.Context) (string, error) {
 		return "", nil
 	}
 	var errs []error
-	refusing := 0
-	for cell := range cellsInUse(s) {
+	var facts []string
+	for _, cell := range slices.Sorted(maps.Keys(cellsInUse(s))) {
 		p, err := g.pools.of(s, cell)
 		if err == nil {
-			var n int
-			n, err = p.health()
-			refusing += n
+			var fact string
+			fact, err = p.health()
+			facts = append(facts, fact)
 		}
 		errs = append(errs, err)
 	}
-	fact := fmt.Sprintf("%d cells", len(errs))
-	if refusing > 0 {
-		fact += fmt.Sprintf(", %d brokers refuse this gateway's key", refusing)
-	}
-	return fact, errors.Join(errs...)
+	return strings.Join(facts, "; "), errors.Join(errs...)
 }
 
-// health returns what keeps the pool from serving, and how many of its live brokers refuse the gateway's key. Some may:
-// were that a failure, one wrong broker would take every gateway out of service.
-func (p *pool) health() (refusing int, _ error) {
-	live := 0
-	for _, b := range p.brokers {
-		if b.able(needLive) {
+// health shows the brokers of the pool and returns what keeps it from serving. Some brokers may refuse the gateway's
+// key: were that a failure, one wrong broker would take every gateway out of service.
+func (p *pool) health() (fact string, _ error) {
+	live, refusing := 0, 0
+	var each []string
+	for _, b := range p.brokers() {
+		word := b.word()
+		if b.is(isLive) {
 			live++
 			if b.refuses.Load() {
 				refusing++
+				word += ", refuses this gateway's key"
 			}
 		}
+		each = append(each, b.address+" "+word)
 	}
+	fact = p.cell + ": " + strings.Join(each, ", ")
 	switch {
 	case live == 0:
-		return refusing, fmt.Errorf("cell %s has no live broker", p.cell)
+		return fact, fmt.Errorf("cell %s has no live broker", p.cell)
 	case refusing == live:
-		return refusing, fmt.Errorf("cell %s: its brokers refuse this gateway's key (401): they must know its public key", p.cell)
+		return fact, fmt.Errorf("cell %s: its brokers refuse this gateway's key (401): they must know its public key", p.cell)
 	}
-	return refusing, nil
+	return fact, nil
 }
 
 func cellsInUse(s *plans.Snapshot) map[string]struct{} {

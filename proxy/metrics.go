@@ -21,6 +21,7 @@ type metrics struct {
 	panics         prometheus.Counter
 	connsRefused   prometheus.Counter
 	retryAfter     prometheus.Histogram
+	repeats        *prometheus.CounterVec
 	upstreamErrors *prometheus.CounterVec
 
 	// counters caches requests by its labels: a look-up by label values hashes three strings per request.
@@ -47,6 +48,14 @@ const (
 	faultDeadline = "deadline" // no answer in time
 	faultLost     = "lost"     // after sending
 	faultAnswer   = "answer"   // in the middle of the answer
+)
+
+// Why a request goes to another broker.
+const (
+	repeatUnsent  = "unsent"
+	repeatRead    = "read"
+	repeatDrained = "drained"
+	repeatLost    = "lost"
 )
 
 // perRoute is a histogram of seconds with one observer per operation, looked up once.
@@ -104,6 +113,10 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 			Name: "queengate_proxy_retry_after_seconds", Help: "Wait that a refusal promised, as in its Retry-After.",
 			Buckets: []float64{1, 2, 5, 10, 30, 60, 300, 900, 3600, 86400},
 		}),
+		repeats: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "queengate_proxy_repeats_total",
+			Help: "Requests that went to another broker: of which nothing was sent, reads without an answer, polls that a stopping broker gave back, and polls whose answer was lost.",
+		}, []string{"why"}),
 		upstreamErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "queengate_proxy_upstream_errors_total",
 			Help: "Attempts at a broker that failed: before a byte was sent (connect), by the deadline, lost after sending, or in the middle of the answer.",
@@ -112,12 +125,15 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 	gauge := func(name, help string, f func() float64) prometheus.GaugeFunc {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	reg.MustRegister(seconds, upstream, m.requests, m.parked, m.hangUps, m.panics, m.connsRefused, m.retryAfter, m.upstreamErrors,
+	reg.MustRegister(seconds, upstream, m.requests, m.parked, m.hangUps, m.panics, m.connsRefused, m.retryAfter, m.repeats, m.upstreamErrors,
 		gauge("queengate_proxy_connections", "Open client connections.", func() float64 { return float64(g.walls.open.Load()) }),
 		gauge("queengate_proxy_body_bytes", "Memory taken by request bodies.", func() float64 { return float64(g.budget.used.Load()) }),
 		gauge("queengate_proxy_held_refusals", "Refused polls whose answer is held back.", func() float64 { return float64(g.heldRefusals.Load()) }),
 		brokerStates{g.cells},
 	)
+	for _, why := range []string{repeatUnsent, repeatRead, repeatDrained, repeatLost} {
+		m.repeats.WithLabelValues(why)
+	}
 	for _, kind := range []string{faultConnect, faultDeadline, faultLost, faultAnswer} {
 		m.upstreamErrors.WithLabelValues(kind) // a rate needs the zero before the first
 	}
@@ -140,24 +156,41 @@ func (m *metrics) observe(r *wire.Route, status int, code wire.Code, d time.Dura
 	m.seconds.observe(r, d)
 }
 
-// brokerStates collects what the probes say about each broker.
+// brokerStates collects what is known about each broker. Series of a broker that is gone go with it.
 type brokerStates struct{ cells *Cells }
 
-var brokerUp = prometheus.NewDesc("queengate_proxy_broker_up", "Whether a broker answers the probe; key: whether it accepts the gateway's signature.", []string{"cell", "broker", "probe"}, nil)
+var (
+	brokerUp = prometheus.NewDesc("queengate_proxy_broker_up",
+		"Whether a broker answers the probe; key: whether it accepts the gateway's signature; serving: whether it gets new requests.",
+		[]string{"cell", "broker", "probe"}, nil)
+	brokerEjections = prometheus.NewDesc("queengate_proxy_broker_ejections_total",
+		"How often a broker was taken out before its probes said so.", []string{"cell", "broker"}, nil)
+	brokerLosses = prometheus.NewDesc("queengate_proxy_broker_lost_answers_total",
+		"Requests to a broker whose answer did not come.", []string{"cell", "broker"}, nil)
+)
 
 // Describe implements prometheus.Collector.
-func (s brokerStates) Describe(d chan<- *prometheus.Desc) { d <- brokerUp }
+func (s brokerStates) Describe(d chan<- *prometheus.Desc) {
+	d <- brokerUp
+	d <- brokerEjections
+	d <- brokerLosses
+}
 
 // Collect implements prometheus.Collector.
 func (s brokerStates) Collect(out chan<- prometheus.Metric) {
 	for _, p := range s.cells.pools.all() {
-		for _, b := range p.brokers {
-			for probe, up := range map[string]bool{"livez": b.live.Load(), "readyz": b.ready.Load(), "key": !b.refuses.Load()} {
+		for _, b := range p.brokers() {
+			for probe, up := range map[string]bool{
+				"livez": b.is(isLive), "readyz": b.is(isReady), "key": !b.refuses.Load(), "serving": b.able(needLive),
+			} {
 				v := 0.0
 				if up {
 					v = 1
 				}
 				out <- prometheus.MustNewConstMetric(brokerUp, prometheus.GaugeValue, v, p.cell, b.address, probe)
+			}
+			for desc, n := range map[*prometheus.Desc]int64{brokerEjections: b.ejectionsTotal.Load(), brokerLosses: b.lossesTotal.Load()} {
+				out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), p.cell, b.address)
 			}
 		}
 	}

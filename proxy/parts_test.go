@@ -4,12 +4,8 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,121 +15,6 @@ import (
 	"github.com/queengate/queengate/quota"
 	"github.com/queengate/queengate/wire"
 )
-
-func testPool(n int) *pool {
-	p := &pool{log: slog.New(slog.DiscardHandler), wake: make(chan struct{})}
-	for i := range n {
-		b := &broker{pool: p, address: fmt.Sprintf("10.0.0.%d:6632", i), seed: uint64(i+1) * 0x9e3779b97f4a7c15, kick: make(chan struct{}, 1)}
-		b.live.Store(true)
-		b.ready.Store(true)
-		p.brokers = append(p.brokers, b)
-	}
-	return p
-}
-
-func TestOnlyTheTenantsOfALostBrokerMove(t *testing.T) {
-	t.Parallel()
-	const tenants = 3000
-	p := testPool(3)
-	before := map[uuid.UUID]*broker{}
-	count := map[*broker]int{}
-	for range tenants {
-		id := uuid.New()
-		b := p.pick(id, needReady, nil)
-		if b != p.owner(id) || b != p.pick(id, needLive, nil) {
-			t.Fatal("a tenant has two brokers")
-		}
-		before[id] = b
-		count[b]++
-	}
-	for b, n := range count {
-		if n < tenants/3*8/10 || n > tenants/3*12/10 {
-			t.Errorf("%s has %d of %d tenants", b.address, n, tenants)
-		}
-	}
-	changes := p.changes()
-	lost := p.brokers[1]
-	lost.failed()
-	select {
-	case <-changes:
-	default:
-		t.Error("nobody is told")
-	}
-	for id, b := range before {
-		now := p.pick(id, needReady, nil)
-		if b != lost && now != b || now == lost {
-			t.Fatalf("%s moved from %s to %s", id, b.address, now.address)
-		}
-		if other := p.pick(id, needReady, now); other == now || other == lost {
-			t.Fatal("a second attempt goes to the same broker")
-		}
-	}
-	lost.probed(lost.seenFaults()-1, true, true)
-	if lost.able(needLive) {
-		t.Error("a probe that began before the failure brings a broker back")
-	}
-	lost.probed(lost.seenFaults(), true, false)
-	if !lost.able(needLive) || lost.able(needReady) {
-		t.Error("live without ready is not kept apart")
-	}
-}
-
-func TestStreaksAreSlowToTrustAndNotHasty(t *testing.T) {
-	t.Parallel()
-	s := streak{up: true}
-	for i, c := range []struct{ ok, up bool }{
-		{false, true}, {true, true}, {false, true}, {false, false}, {true, false}, {true, false}, {false, false}, {true, false}, {true, false}, {true, true},
-	} {
-		if got := s.note(c.ok); got != c.up {
-			t.Fatalf("answer %d: up %v, want %v", i, got, c.up)
-		}
-	}
-}
-
-func TestAnotherBrokerTakesARequestOfWhichNothingWasSent(t *testing.T) {
-	t.Parallel()
-	closed := listen(t)
-	closed.Close()
-	var asked atomic.Int64
-	alive := rawBroker(t, func(c net.Conn, _ *http.Request, _ string) bool {
-		asked.Add(1)
-		answerJSON(c, "201 Created", "[]")
-		return true
-	})
-	w := setup(t, options{address: alive, config: func(c *Config) {
-		c.Brokers = map[string][]string{"c1": {"http://" + closed.Addr().String(), "http://" + alive}}
-		c.ProbeInterval = time.Hour // the first probe aside, only attempts tell
-	}})
-	for range 5 {
-		w.change(func(c *plans.Cluster, _ *plans.Key) { c.BrokerTenant = uuid.New() })
-		if r := w.ask(w.push(aPush)); r.StatusCode != 201 {
-			t.Fatalf("got %d %q", r.StatusCode, r.body)
-		}
-	}
-	if n := asked.Load(); n != 5 {
-		t.Errorf("%d requests arrived, want 5", n)
-	}
-}
-
-func TestBrokerAddresses(t *testing.T) {
-	t.Parallel()
-	for list, want := range map[string]string{
-		"http://a:1":              "[a:1]",
-		"http://a:1/, http://b:2": "[a:1 b:2]",
-		"http://a http://[::1]:2": "[a:80 [::1]:2]",
-		"":                        "",
-		"https://a:1":             "",
-		"http://":                 "",
-		"http://a:1/path":         "",
-		"http://u@a:1":            "",
-		"a:1":                     "",
-	} {
-		got, err := brokerAddresses(list)
-		if (err != nil) != (want == "") || err == nil && fmt.Sprint(got) != want {
-			t.Errorf("%q: got %v, %v", list, got, err)
-		}
-	}
-}
 
 func TestWallsCountPerAddress(t *testing.T) {
 	t.Parallel()

@@ -66,9 +66,9 @@ func (g *Gateway) poll(ctx *fasthttp.RequestCtx, c *clientConn, ask *quota.Ask) 
 }
 
 // awaitAnswer returns the answer that ends a poll, nil when its time is over or it was given up; err is the last thing
-// that went wrong.
+// that went wrong. Which ends of an attempt let the poll go on elsewhere: docs/design/upstream.md.
 func (g *Gateway) awaitAnswer(ex *exchange, k *call, end time.Time) (_ *answer, err error) {
-	for {
+	for key := ex.home(); ; {
 		p, tok, e := g.route(ex)
 		if e != nil {
 			// The cell's addresses may come with the next snapshot.
@@ -78,7 +78,7 @@ func (g *Gateway) awaitAnswer(ex *exchange, k *call, end time.Time) (_ *answer, 
 			continue
 		}
 		changes := p.changes()
-		b := p.pick(ex.cluster.BrokerTenant, needReady, nil)
+		b := p.pick(key, needReady, nil)
 		if b == nil {
 			if !k.pause(time.Until(end), end, changes) {
 				return nil, err
@@ -86,42 +86,41 @@ func (g *Gateway) awaitAnswer(ex *exchange, k *call, end time.Time) (_ *answer, 
 			continue
 		}
 		left := max(time.Until(end), time.Millisecond)
-		a, wrote, attemptErr := g.attempt(ex, tok, b, k, nil, left, end.Add(g.cfg.LongPollGrace))
+		a, far, attemptErr := g.attempt(ex, tok, b, k, nil, left, end.Add(g.cfg.LongPollGrace))
+		why, pause := "", pollPause
 		switch {
 		case attemptErr != nil && k.gave() != nil:
 			return nil, attemptErr
 		case attemptErr != nil:
-			g.metrics.upstreamErrors.WithLabelValues(faultKind(wrote, attemptErr)).Inc()
+			g.metrics.upstreamErrors.WithLabelValues(faultKind(far, attemptErr)).Inc()
 			err = attemptErr
-			if wrote {
-				// Messages may have been leased: the poll is not repeated, its client will.
-				k.pause(lossPause, end, nil)
-				return nil, err
-			}
-			if !k.pause(pollPause, end, changes) {
-				return nil, err
+			switch {
+			case far == unsent:
+				why = repeatUnsent
+			case far == sent && !ex.pop.AutoAck:
+				why = repeatLost
 			}
 		case a.status() >= 500:
-			none := a.saysNone()
-			status := a.status()
+			err = brokerStatus(a.status())
+			if a.saysNone() {
+				why, pause = repeatUnsent, lossPause
+			}
 			a.discard()
-			err = brokerStatus(status)
-			if !none {
-				k.pause(lossPause, end, nil)
-				return nil, err
-			}
-			if !k.pause(lossPause, end, changes) {
-				return nil, err
-			}
 		case a.status() == fasthttp.StatusNoContent && time.Until(end) > pollSlack:
-			// The broker ended its polls early, to stop: the rest of the wait belongs to another one.
 			a.discard()
-			if !k.pause(pollPause, end, nil) {
-				return nil, err
-			}
+			why = repeatDrained
 		default:
 			return a, nil
 		}
+		if why == "" {
+			// Messages may have gone where nobody is: the client is told, by an early end.
+			k.pause(lossPause, end, nil)
+			return nil, err
+		}
+		if !k.pause(pause, end, changes) {
+			return nil, err
+		}
+		g.metrics.repeats.WithLabelValues(why).Inc()
 	}
 }
 

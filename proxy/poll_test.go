@@ -257,7 +257,7 @@ func TestAPollIsNotRepeatedWhenItMayHaveLeased(t *testing.T) {
 				io.WriteString(c, answer)
 				return false
 			})})
-			r := w.ask(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=300"))
+			r := w.ask(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=300&autoAck=true"))
 			emptyAnswer(t, r)
 			if len(asked) != 1 {
 				t.Errorf("asked %d times", len(asked))

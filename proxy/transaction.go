@@ -9,12 +9,14 @@ import (
 )
 
 // measureTransaction returns what a transaction asks of the plan: its pushes count as a push does. One that only
-// acknowledges is decided as an ack, once its body is known. acks says that it acknowledges.
-func measureTransaction(body []byte) (ask quota.Ask, acks bool, refusal *wire.Error) {
+// acknowledges is decided as an ack, once its body is known.
+func measureTransaction(ex *exchange, body []byte) (ask quota.Ask, refusal *wire.Error) {
 	tx, err := wire.ScanTransaction(body)
 	if err != nil {
-		return ask, false, wire.AsError(err)
+		return ask, wire.AsError(err)
 	}
+	ex.acks = len(tx.Acks) > 0
+	aimTransaction(ex, &tx)
 	ask.Cost = wire.CostMessages
 	if len(tx.Pushes) == 0 {
 		ask.Cost = wire.CostSettle
@@ -24,7 +26,23 @@ func measureTransaction(body []byte) (ask quota.Ask, acks bool, refusal *wire.Er
 		count(&ask, &pairs, i, &tx.Pushes[i].PushItem)
 	}
 	ask.Pairs = pairs.list
-	return ask, len(tx.Acks) > 0, nil
+	return ask, nil
+}
+
+// aimTransaction follows what a transaction acknowledges before what it pushes: a lease lives in one broker's memory.
+func aimTransaction(ex *exchange, tx *wire.Transaction) {
+	if !ex.spread() {
+		return
+	}
+	for _, lease := range tx.Leases {
+		ex.aimAtID(lease)
+	}
+	if len(tx.Acks) > 0 {
+		ex.aimAtAck(&tx.Acks[0].AckItem)
+	}
+	if len(tx.Pushes) > 0 {
+		ex.aimAtQueue(tx.Pushes[0].Queue)
+	}
 }
 
 // allowAcks refuses a transaction that acknowledges by a principal that may only produce.

@@ -12,6 +12,15 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
+// progress is how far an attempt has come, as far as this side can tell.
+type progress uint8
+
+const (
+	unsent  progress = iota // no byte of the request: nothing can have happened at the broker
+	sent                    // perhaps all of it, and no byte of an answer has come
+	partial                 // bytes of an answer have come
+)
+
 // upstreamDialer makes calls to brokers over HTTP/1.1 keep-alive connections. It is written for what fasthttp's client
 // cannot tell: whether a byte of the request was sent, and how to give up a call that waits. Safe for concurrent use.
 type upstreamDialer struct {
@@ -22,10 +31,10 @@ type upstreamDialer struct {
 // upstreamConn is one connection to a broker; it belongs to one call at a time.
 type upstreamConn struct {
 	net.Conn
-	broker *broker
-	br     *bufio.Reader
-	raw    syscall.RawConn // nil when the system offers none
-	used   time.Time       // when it went idle
+	home *idleConns // where it goes when the call is over
+	br   *bufio.Reader
+	raw  syscall.RawConn // nil when the system offers none
+	used time.Time       // when it went idle
 }
 
 // upstreamIdle is how long an idle connection is trusted: less than a broker keeps it.
@@ -78,14 +87,23 @@ func (ic *idleConns) put(c *upstreamConn) {
 	}
 }
 
-func (ic *idleConns) closeAll() {
+// drop closes what is idle now.
+func (ic *idleConns) drop() {
 	ic.mu.Lock()
 	conns := ic.conns
-	ic.conns, ic.closed = nil, true
+	ic.conns = nil
 	ic.mu.Unlock()
 	for _, c := range conns {
 		_ = c.Conn.Close()
 	}
+}
+
+// closeAll closes what is idle now and what would be later.
+func (ic *idleConns) closeAll() {
+	ic.mu.Lock()
+	ic.closed = true
+	ic.mu.Unlock()
+	ic.drop()
 }
 
 // fresh reports whether an idle connection is still worth a request: neither aged, nor closed by the broker, nor with
@@ -180,12 +198,12 @@ func (a *answer) size() int {
 
 // release ends an answer whose body was read to its end; its connection is kept when both sides like.
 func (a *answer) release() {
-	conn, keep := a.conn, !a.resp.ConnectionClose()
+	conn, keep := a.conn, !a.resp.ConnectionClose() && !a.draining()
 	// Closing gives the stream back to its pool; it was read to the end.
 	_ = a.resp.CloseBodyStream()
 	fasthttp.ReleaseResponse(a.resp)
 	if keep && conn.br.Buffered() == 0 && conn.SetDeadline(time.Time{}) == nil {
-		conn.broker.idle.put(conn)
+		conn.home.put(conn)
 		return
 	}
 	_ = conn.Close()
@@ -209,19 +227,31 @@ func (a *answer) discard() {
 	a.release()
 }
 
-// do sends one request, head and body, and reads the head of its answer, until the deadline. wrote reports whether a
-// byte of the request may have been sent; without one nothing can have happened at the broker. An idle connection that
-// turns out to be dead before a byte was written is replaced once. k may be nil.
-func (d *upstreamDialer) do(b *broker, k *call, head, body []byte, deadline time.Time) (a *answer, wrote bool, err error) {
-	c, err := d.conn(b)
+// draining reports whether the broker says that it stops.
+func (a *answer) draining() bool { return len(a.resp.Header.PeekCanonical(names.draining)) > 0 }
+
+// do sends one request, head and body, and reads the head of its answer, until the deadline. far is how far it came. An
+// idle connection that turns out to be dead before a byte was written is replaced. k may be nil; a request with one is
+// held by the broker, and its wait ends with the broker's life.
+func (d *upstreamDialer) do(b *broker, k *call, head, body []byte, deadline time.Time) (a *answer, far progress, err error) {
+	return d.doOn(&b.idle, b, k, head, body, deadline)
+}
+
+// doOn is do on connections of a kind: probes have theirs, so that they neither take nor warm those of requests.
+func (d *upstreamDialer) doOn(idle *idleConns, b *broker, k *call, head, body []byte, deadline time.Time) (a *answer, far progress, err error) {
+	c, err := d.conn(idle, b.address, deadline)
 	if err != nil {
-		return nil, false, err
+		return nil, unsent, err
 	}
 	if !k.attach(c) {
-		b.idle.put(c)
-		return nil, false, k.detach()
+		idle.put(c)
+		return nil, unsent, k.detach()
 	}
-	a, wrote, err = c.roundTrip(head, body, deadline)
+	if k != nil {
+		b.polls.enter(c.Conn)
+		defer b.polls.leave(c.Conn)
+	}
+	a, far, err = c.roundTrip(head, body, deadline)
 	if cause := k.detach(); cause != nil {
 		if a != nil {
 			a.abandon()
@@ -232,24 +262,24 @@ func (d *upstreamDialer) do(b *broker, k *call, head, body []byte, deadline time
 	if err != nil && a == nil {
 		_ = c.Conn.Close() // it is unusable, and err says why
 	}
-	return a, wrote, err
+	return a, far, err
 }
 
 // conn returns an idle connection that is still good, or a new one.
-func (d *upstreamDialer) conn(b *broker) (*upstreamConn, error) {
+func (d *upstreamDialer) conn(idle *idleConns, address string, deadline time.Time) (*upstreamConn, error) {
 	now := time.Now()
-	for c := b.idle.take(); c != nil; c = b.idle.take() {
+	for c := idle.take(); c != nil; c = idle.take() {
 		if c.fresh(now) {
 			return c, nil
 		}
 		_ = c.Conn.Close()
 	}
-	dialer := net.Dialer{Timeout: d.connectTime}
-	nc, err := dialer.Dial("tcp", b.address)
+	dialer := net.Dialer{Timeout: d.connectTime, Deadline: deadline}
+	nc, err := dialer.Dial("tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	c := &upstreamConn{Conn: nc, broker: b, br: bufio.NewReaderSize(nc, upstreamReadBuffer)}
+	c := &upstreamConn{Conn: nc, home: idle, br: bufio.NewReaderSize(nc, upstreamReadBuffer)}
 	if sc, ok := nc.(syscall.Conn); ok {
 		if c.raw, err = sc.SyscallConn(); err != nil {
 			_ = nc.Close()
@@ -259,31 +289,39 @@ func (d *upstreamDialer) conn(b *broker) (*upstreamConn, error) {
 	return c, nil
 }
 
-func (c *upstreamConn) roundTrip(head, body []byte, deadline time.Time) (*answer, bool, error) {
+func (c *upstreamConn) roundTrip(head, body []byte, deadline time.Time) (*answer, progress, error) {
 	if err := c.SetDeadline(deadline); err != nil {
-		return nil, false, err
+		return nil, unsent, err
 	}
 	wrote, err := c.send(head, body)
 	if err != nil {
 		// A broker that refuses a long body may have answered before it closed; the answer tells more than the write.
-		if !wrote || isTimeout(err) {
-			return nil, wrote, err
+		switch {
+		case !wrote:
+			return nil, unsent, err
+		case isTimeout(err):
+			return nil, sent, err
 		}
 	}
-	resp := fasthttp.AcquireResponse()
-	resp.StreamBody = true
-	resp.Header.SetNoDefaultContentType(true)
-	if readErr := resp.ReadLimitBody(c.br, 0); readErr != nil {
+	far := sent
+	_, readErr := c.br.Peek(1)
+	if readErr == nil {
+		far = partial
+		resp := fasthttp.AcquireResponse()
+		resp.StreamBody = true
+		resp.Header.SetNoDefaultContentType(true)
+		if readErr = resp.ReadLimitBody(c.br, 0); readErr == nil {
+			if err != nil {
+				resp.SetConnectionClose()
+			}
+			return &answer{resp: resp, conn: c}, partial, nil
+		}
 		fasthttp.ReleaseResponse(resp)
-		if err == nil {
-			err = readErr
-		}
-		return nil, true, err
 	}
-	if err != nil {
-		resp.SetConnectionClose()
+	if err == nil {
+		err = readErr
 	}
-	return &answer{resp: resp, conn: c}, true, nil
+	return nil, far, err
 }
 
 // send writes head and body with one system call where it can.

@@ -13,6 +13,9 @@ const (
 	// rolled back or the message was there; on a redrive, how many letters it found and will return.
 	HeaderStored = "X-Queen-Stored"
 
+	// HeaderDraining is from broker to gateway, on every answer of a broker that stops: it wants no further requests.
+	HeaderDraining = "X-Queen-Draining"
+
 	HeaderLimitName      = "X-Queen-Limit-Name"
 	HeaderLimitLimit     = "X-Queen-Limit-Limit"
 	HeaderLimitRemaining = "X-Queen-Limit-Remaining"

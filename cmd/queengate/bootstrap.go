@@ -22,7 +22,7 @@ func runBootstrap(ctx context.Context, in *invocation) error {
 		fs.StringVar(&r.Cluster, "cluster", "", "`slug` of the cluster: the first label of its host name (required)")
 		fs.StringVar(&r.Plan, "plan", "free", "`code` of the plan of a new cluster")
 		fs.StringVar(&r.Cell, "cell", "", "`slug` of the cell (required)")
-		fs.StringVar(&r.BaseURL, "base-url", "", "`URL` of the cell's broker, http://host:port, several with commas; required for a new cell")
+		fs.StringVar(&r.BaseURL, "base-url", "", "`URL` of the cell's broker, http://host:port, several with commas, dns+http://host:port for all addresses of a name; required for a new cell")
 		fs.StringVar(&r.Email, "email", "", "`address` of the first administrator")
 		fs.StringVar(&passwordFile, "password-file", "", "`file` with the administrator's password")
 	})

@@ -197,12 +197,16 @@ func newGateway(ctx context.Context, log *slog.Logger, c *gatewayConfig, pops ti
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
+	brokers, err := c.brokers()
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
 	book := plans.NewBook(log.With("part", "book"), pool, 0)
 	g, err := proxy.New(proxy.Options{
 		Log: log, Book: book, Verifier: verifier, Metrics: reg,
 		Config: proxy.Config{
 			Domains: c.Domains, SharedHosts: c.SharedHosts, MaxBodyBytes: c.MaxBodyBytes, MaxConns: c.MaxConns,
-			LongPollMax: c.LongPollMax, PopTimeout: pops, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key,
+			LongPollMax: c.LongPollMax, PopTimeout: pops, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key, Brokers: brokers,
 		},
 	})
 	if err != nil {
@@ -219,6 +223,21 @@ func newGateway(ctx context.Context, log *slog.Logger, c *gatewayConfig, pops ti
 		return nil, nil, err
 	}
 	return g, book, nil
+}
+
+// brokers returns the configured addresses of brokers by their cell.
+func (c *gatewayConfig) brokers() (map[string][]string, error) {
+	byCell := map[string][]string{}
+	var errs []error
+	for _, entry := range c.Brokers {
+		cell, url, ok := strings.Cut(entry, "=")
+		if !ok || cell == "" || url == "" {
+			errs = append(errs, fmt.Errorf("gateway.brokers: %q: want CELL=http://host:port", entry))
+			continue
+		}
+		byCell[cell] = append(byCell[cell], url)
+	}
+	return byCell, errors.Join(errs...)
 }
 
 // verifier returns the session tokens that are believed: those of the configured issuer's keys.

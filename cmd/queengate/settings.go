@@ -58,6 +58,7 @@ type gatewayConfig struct {
 	MaxBodyBytes int64
 	MaxConns     int
 	LongPollMax  time.Duration
+	Brokers      []string
 	DrainDelay   time.Duration
 	DrainTime    time.Duration
 	JWTIssuer    string
@@ -122,7 +123,7 @@ func defaults() *config {
 		Broker: brokerConfig{
 			Addr: "127.0.0.1:6632", Cell: "local", Tenancy: true, MaxBodyBytes: 64 << 20, MaxParked: 50_000,
 			MaxPendingBytes: 256 << 20, WindowBatch: 100,
-			ConfigureMode: "replace", SubscriptionMode: "new", DrainTime: 20 * time.Second,
+			ConfigureMode: "replace", SubscriptionMode: "new", DrainDelay: 2 * time.Second, DrainTime: 20 * time.Second,
 			Autopilot: "on", AutopilotBatch: 100, AutopilotDwellPops: 16,
 			SpoolMaxBytes: 1 << 30, BundlePartitions: 256, DedupCacheMB: 512, LeaseCacheMB: 64, SegmentCacheMB: 64,
 			RetentionInterval: 5 * time.Second, RetentionBatch: 1000, RetentionParallelism: 1, CleanupDays: 30, CleanupPartitions: true, HistoryDays: 90, TraceDays: 90,
@@ -224,6 +225,13 @@ func (c *gatewayConfig) declare(s *conf.Set) {
 	s.String(&c.JWTPublicKey, "jwt_public_key", "Public key of session tokens without a key id, as PEM text: Ed25519 (EdDSA) or RSA (RS256).", conf.Env("QUEEN_PROXY_JWT_ED25519_PUB_PEM"))
 	s.List(&c.JWTKeys, "jwt_keys", "Public keys of session tokens by their key id, as KID=FILE: PEM of Ed25519 (EdDSA) or RSA (RS256); two during a rotation.")
 
+	s.Section("gateway", "Gateway: upstream. The control database says where the brokers of a cell are (`bootstrap --base-url`).", "gateway")
+	s.List(&c.Brokers, "brokers", "Other addresses of a cell's brokers, as seen from this gateway: CELL=http://host:port, once per broker, or CELL=dns+http://host:port for all addresses of a name.")
+	s.Check(func() error {
+		_, err := c.brokers()
+		return err
+	})
+
 	s.Section("gateway", "Gateway: trust. The gateway states the tenant of a request to a broker under its signature; `up` makes a key by itself.", "gateway")
 	s.Secret(&c.CellKey, "cell_key", "Ed25519 private key as PEM text (openssl genpkey -algorithm ed25519): it signs what a gateway states to a broker.")
 	s.Check(func() error {
@@ -246,7 +254,6 @@ func (c *brokerConfig) declare(s *conf.Set) {
 	s.Bool(&c.LeaseAsync, "lease_async_commit", "Grant leases without waiting for the disk: faster, but a crash of the database may let two workers overlap on a batch.", conf.Env("QUEENGATE_LEASE_ASYNC_COMMIT"))
 	s.String(&c.Name, "name", "Name of this broker in the history of metrics; without one the machine's.", conf.Env("QUEEN_SERVER_ID"))
 	s.Bool(&c.Migrate, "migrate", "Bring the schema of the database up to date at the start; `up` always does.", conf.Env("QUEEN_APPLY_SCHEMA"))
-	s.Duration(&c.DrainDelay, "drain_delay", "How long readiness is red before the drain begins.", 0, 5*time.Minute)
 	s.Duration(&c.DrainTime, "drain_time", "For requests in flight when service ends.", time.Second, drainBudget)
 	s.Check(func() error { return drains("broker", c.DrainDelay, c.DrainTime) })
 
@@ -280,6 +287,9 @@ func (c *brokerConfig) declare(s *conf.Set) {
 	conf.Int(s, &c.TraceDays, "trace_days", "Days that trace events beside messages are kept.", 1, janitor.MaxDays)
 
 	declareInert(s)
+
+	s.Section("broker", "Broker: one of several.", "broker")
+	s.Duration(&c.DrainDelay, "drain_delay", "How long readiness is red before the drain begins: gateways notice within a second and a half, and send what comes next to another broker.", 0, 5*time.Minute)
 
 	s.Section("broker", "Broker: trust. `up` sees to it by itself.", "broker")
 	s.Bool(&c.Tenancy, "tenancy", "Take the tenant of a request from the gateway's signed token. Off, there is one tenant, and no credential unless broker.jwt_enabled: for a private network only.")

@@ -148,6 +148,7 @@ func (u *up) serve(ctx context.Context, redisHealth obs.Health, began time.Time)
 
 	c.Broker.Cell, c.Broker.Tenancy = demoCell, true
 	c.Broker.JWT.Enabled = false // clients come to the gateway
+	c.Broker.DrainDelay = 0      // and its only gateway has ended before it
 	public := key.Public().(ed25519.PublicKey)
 	reg := obs.NewRegistry()
 	if c.Broker.SpoolDir == "" {

@@ -31,7 +31,7 @@ type Request struct {
 	Cluster      string // slug: the first label of its host name
 	Plan         string // code, for a cluster that is made; "" means free
 	Cell         string // slug; the cell is made when it is missing
-	BaseURL      string // of the cell's brokers, http://host:port, several with commas; "" keeps those of a cell that exists
+	BaseURL      string // of the cell's brokers, [dns+]http://host:port, several with commas; "" keeps those of a cell that exists
 	Email        string // of the first administrator; "" makes none
 	PasswordHash string // bcrypt; "" leaves an account that cannot log in yet
 	Env          string // environment in the keys' text; "" means live
@@ -98,7 +98,7 @@ func (r *Request) complete() error {
 	}
 	if r.BaseURL != "" {
 		for one := range strings.SplitSeq(r.BaseURL, ",") {
-			if u, err := url.Parse(one); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" {
+			if u, err := url.Parse(strings.TrimPrefix(one, "dns+")); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" {
 				errs = append(errs, fmt.Errorf("base url %q: want http://host:port", one))
 			}
 		}

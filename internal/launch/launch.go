@@ -1,5 +1,5 @@
 // Package launch runs the real queengate binary for end-to-end tests and benchmarks: builds it, starts `queengate up`
-// on a data folder, waits until it is ready and stops or kills it.
+// on a data folder or one of its parts, waits until it is ready and stops or kills it.
 package launch
 
 import (
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,7 +47,7 @@ func Build(ctx context.Context, dir string, flags ...string) (string, error) {
 	return bin, nil
 }
 
-// Process is a running `queengate up`.
+// Process is a running `queengate up`, or a part of it, which has no Credentials.
 type Process struct {
 	Credentials Credentials
 
@@ -68,17 +69,81 @@ func Up(ctx context.Context, bin, dir string, env []string, args ...string) (*Pr
 			all = append(all, f, "127.0.0.1:0")
 		}
 	}
-	cmd := exec.Command(bin, append(all, args...)...)
+	p, ready, err := begin(bin, env, append(all, args...))
+	if err != nil {
+		return nil, err
+	}
+	if err := p.await(ctx, ready); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "credentials.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &p.Credentials)
+	}
+	if err != nil {
+		p.Kill()
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	return p, nil
+}
+
+// Part starts `bin args…` (a broker, a gateway) and returns when the readiness at the operators' address, host:port,
+// is green. env is added to the environment.
+func Part(ctx context.Context, bin, ops string, env []string, args ...string) (*Process, error) {
+	p, _, err := begin(bin, env, append(args, "--ops", ops))
+	if err != nil {
+		return nil, err
+	}
+	asking, stop := context.WithCancel(ctx)
+	defer stop()
+	ready := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(20 * time.Millisecond) // readiness is many parts' state and has no event
+		defer tick.Stop()
+		for {
+			if green(asking, "http://"+ops+"/readyz") {
+				close(ready)
+				return
+			}
+			select {
+			case <-asking.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	if err := p.await(ctx, ready); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func green(ctx context.Context, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// begin starts the binary; ready is closed when it prints the mark of `up`.
+func begin(bin string, env, args []string) (p *Process, ready chan struct{}, err error) {
+	cmd := exec.Command(bin, args...)
 	cmd.Env = append(os.Environ(), env...)
 	// A group of its own, so that a Ctrl-C at the terminal of a test run does not reach it twice.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	p := &Process{cmd: cmd, output: &buffer{}, exited: make(chan struct{})}
+	p = &Process{cmd: cmd, output: &buffer{}, exited: make(chan struct{})}
 	r, w := io.Pipe()
 	cmd.Stdout, cmd.Stderr = w, w
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	ready := make(chan struct{})
+	ready = make(chan struct{})
 	go func() {
 		p.err = cmd.Wait()
 		w.Close() // the reader below ends with it
@@ -97,23 +162,21 @@ func Up(ctx context.Context, bin, dir string, env []string, args ...string) (*Pr
 		}
 		r.CloseWithError(sc.Err())
 	}()
+	return p, ready, nil
+}
+
+// await waits until the process is ready; one that is not in time is killed.
+func (p *Process) await(ctx context.Context, ready <-chan struct{}) error {
+	what := p.cmd.Args[1]
 	select {
 	case <-ready:
+		return nil
 	case <-p.exited:
-		return nil, fmt.Errorf("queengate up ended before it was ready: %w\n%s", errOr(p.err), p.Output())
+		return fmt.Errorf("queengate %s ended before it was ready: %w\n%s", what, errOr(p.err), p.Output())
 	case <-ctx.Done():
 		p.Kill()
-		return nil, fmt.Errorf("queengate up was not ready in time: %w\n%s", ctx.Err(), p.Output())
+		return fmt.Errorf("queengate %s was not ready in time: %w\n%s", what, ctx.Err(), p.Output())
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "credentials.json"))
-	if err == nil {
-		err = json.Unmarshal(text, &p.Credentials)
-	}
-	if err != nil {
-		p.Kill()
-		return nil, fmt.Errorf("credentials: %w", err)
-	}
-	return p, nil
 }
 
 func errOr(err error) error {
@@ -142,8 +205,11 @@ func (p *Process) Output() string { return p.output.String() }
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
 // Stop sends an interrupt and waits for the end; an exit status other than 0 is an error.
-func (p *Process) Stop(ctx context.Context) error {
-	if err := p.cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
+func (p *Process) Stop(ctx context.Context) error { return p.End(ctx, os.Interrupt) }
+
+// End is Stop with another signal.
+func (p *Process) End(ctx context.Context, sig os.Signal) error {
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	select {
@@ -151,7 +217,7 @@ func (p *Process) Stop(ctx context.Context) error {
 		return p.err
 	case <-ctx.Done():
 		p.Kill()
-		return fmt.Errorf("queengate up did not stop in time\n%s", p.Output())
+		return fmt.Errorf("queengate %s did not stop in time\n%s", p.cmd.Args[1], p.Output())
 	}
 }
 

@@ -11,6 +11,15 @@ BEGIN
 END
 $$;
 
+-- queen.partition_uid makes the public id of a partition: a UUID of version 8 whose last two bytes are the share of its
+-- queue, by which gateways find the broker for a request that names nothing but the id (wire/spread.go, which must
+-- compute the same). Partitions that were made without it have random ids, which tell nothing and stay good.
+CREATE OR REPLACE FUNCTION queen.partition_uid(p_queue text) RETURNS uuid
+LANGUAGE sql VOLATILE AS $$
+    SELECT (overlay(substr(gen_random_uuid()::text, 1, 32) PLACING '8' FROM 15 FOR 1)
+            || encode(substr(sha256(convert_to(p_queue, 'UTF8')), 1, 2), 'hex'))::uuid
+$$;
+
 -- queen.provision creates what is missing of the pairs (p_queues[i], p_partitions[i]), all or nothing.
 --
 -- It returns one row. Over a cap (NULL: none), refused is 'queues' or 'partitions' and used what is there already; the
@@ -64,8 +73,8 @@ BEGIN
 
     WITH born AS (
         -- The flag of encryption cannot change meanwhile: it is set under the tenant's lock too.
-        INSERT INTO queen.log_partitions (queue_id, name, encrypted, sealed)
-        SELECT q.id, w.name, q.encryption_enabled, q.encryption_enabled
+        INSERT INTO queen.log_partitions (queue_id, name, uid, encrypted, sealed)
+        SELECT q.id, w.name, queen.partition_uid(q.name), q.encryption_enabled, q.encryption_enabled
         FROM (SELECT DISTINCT u.queue, u.name FROM unnest(p_queues, p_partitions) AS u (queue, name)) w
         JOIN queen.queues q ON q.tenant_id = p_tenant AND q.name = w.queue
         WHERE NOT EXISTS (SELECT 1 FROM queen.log_partitions p WHERE p.queue_id = q.id AND p.name = w.name)

@@ -121,6 +121,23 @@ BEGIN
 END
 $$;
 
+-- set_cluster_spread spreads a cluster that is too much for one broker over several: its queues fall into so many
+-- shares, and each share has a broker of its own. Shares outnumbering the brokers a few times lie evenly.
+CREATE OR REPLACE FUNCTION queengate.set_cluster_spread(p_cluster uuid, p_spread integer) RETURNS void
+LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_cluster queengate.clusters;
+BEGIN
+    PERFORM queengate.lock_changes();
+    v_cluster := queengate.cluster(p_cluster);
+    UPDATE queengate.clusters SET spread = p_spread WHERE id = p_cluster;
+    PERFORM queengate.audit(v_cluster.tenant_id, p_cluster, 'cluster_spread_set', v_cluster.slug,
+        jsonb_build_object('from', v_cluster.spread, 'to', p_spread));
+END
+$$;
+
 -- Deleting is one way, as for tenants.
 CREATE OR REPLACE FUNCTION queengate.set_cluster_status(p_cluster uuid, p_status text) RETURNS void
 LANGUAGE plpgsql

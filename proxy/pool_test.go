@@ -1,0 +1,436 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/wire"
+)
+
+func TestAnotherBrokerTakesARequestOfWhichNothingWasSent(t *testing.T) {
+	t.Parallel()
+	closed := listen(t)
+	closed.Close()
+	var asked atomic.Int64
+	alive := rawBroker(t, func(c net.Conn, _ *http.Request, _ string) bool {
+		asked.Add(1)
+		answerJSON(c, "201 Created", "[]")
+		return true
+	})
+	w := setup(t, options{address: alive, config: func(c *Config) {
+		c.Brokers = map[string][]string{"c1": {"http://" + closed.Addr().String(), "http://" + alive}}
+		c.ProbeInterval = time.Hour // the first probe aside, only attempts tell
+	}})
+	for range 5 {
+		w.change(func(c *plans.Cluster, _ *plans.Key) { c.BrokerTenant = uuid.New() })
+		if r := w.ask(w.push(aPush)); r.StatusCode != 201 {
+			t.Fatalf("got %d %q", r.StatusCode, r.body)
+		}
+	}
+	if n := asked.Load(); n != 5 {
+		t.Errorf("%d requests arrived, want 5", n)
+	}
+}
+
+func addressesOf(p *pool) []string {
+	var out []string
+	for _, b := range p.brokers() {
+		out = append(out, b.address)
+	}
+	return out
+}
+
+func TestANameStandsForAllItsAddresses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		type finding struct {
+			addresses []string
+			err       error
+		}
+		var now atomic.Pointer[finding]
+		now.Store(&finding{})
+		ps := newPools(slog.New(slog.DiscardHandler), &Config{ProbeInterval: time.Second}, &upstreamDialer{}, newCellTokens(nil))
+		ps.ask = func(*broker, probe) verdict { return verdict{answered: true, ok: true} }
+		ps.askKey = func(*broker) {}
+		ps.look = func(_ context.Context, host string) ([]string, error) {
+			if host != "brokers.local" {
+				t.Errorf("looked up %s", host)
+			}
+			f := now.Load()
+			return f.addresses, f.err
+		}
+		facts := func(url string) *plans.Snapshot {
+			return plans.Compose(plans.Facts{Cells: []*plans.Cell{{Slug: "c1", BaseURL: url}}})
+		}
+		snap := facts("http://10.9.9.9:1,dns+http://brokers.local:6632")
+		p, err := ps.of(snap, "c1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := func(when string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			if got := addressesOf(p); !slices.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", when, got, want)
+			}
+		}
+		check("before it is known", "10.9.9.9:1", "brokers.local:6632")
+		fixed := p.brokers()[0]
+		for _, step := range []struct {
+			when  string
+			found []string
+			err   error
+			want  []string
+		}{
+			{"two", []string{"10.0.0.2", "10.0.0.1"}, nil, []string{"10.0.0.1:6632", "10.0.0.2:6632", "10.9.9.9:1"}},
+			{"the resolver is away", nil, errors.New("away"), []string{"10.0.0.1:6632", "10.0.0.2:6632", "10.9.9.9:1"}},
+			{"it knows nothing", nil, nil, []string{"10.0.0.1:6632", "10.0.0.2:6632", "10.9.9.9:1"}},
+			{"another one", []string{"10.0.0.2", "10.0.0.3"}, nil, []string{"10.0.0.2:6632", "10.0.0.3:6632", "10.9.9.9:1"}},
+		} {
+			changes := p.changes()
+			before := addressesOf(p)
+			now.Store(&finding{step.found, step.err})
+			time.Sleep(resolveInterval)
+			check(step.when, step.want...)
+			select {
+			case <-changes:
+			default:
+				if !slices.Equal(before, step.want) {
+					t.Errorf("%s: nobody is told", step.when)
+				}
+			}
+		}
+		if p.brokers()[2] != fixed {
+			t.Error("a broker that stays is another one")
+		}
+		ps.follow(nil, facts("dns+http://brokers.local:6632"))
+		check("an address less", "10.0.0.2:6632", "10.0.0.3:6632")
+		ps.close()
+	})
+}
+
+func TestBrokerAddresses(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string]string{
+		"http://a:1":                "a:1",
+		"http://a:1/, http://b:2":   "a:1 b:2",
+		"http://a http://[::1]:2":   "a:80 [::1]:2",
+		"http://a:1,http://a:1":     "a:1",
+		"dns+http://a:1,http://a:1": "dns a:1 a:1",
+		"":                          "",
+		"https://a:1":               "",
+		"dns+https://a:1":           "",
+		"http://":                   "",
+		"http://a:1/path":           "",
+		"http://u@a:1":              "",
+		"a:1":                       "",
+	} {
+		endpoints, err := readEndpoints(list)
+		var got []string
+		for _, e := range endpoints {
+			if e.many {
+				got = append(got, "dns")
+			}
+			got = append(got, e.address())
+		}
+		if (err != nil) != (want == "") || strings.Join(got, " ") != want {
+			t.Errorf("%q: got %v, %v", list, got, err)
+		}
+	}
+}
+
+// crew is a world with n scripted brokers. The tenant's home is brokers[0]; the others follow by address.
+func crew(t *testing.T, n int, config func(*Config), broker fasthttp.RequestHandler) (*world, []*scripted) {
+	t.Helper()
+	var all []*scripted
+	var urls []string
+	for range n {
+		b := newScripted(t, broker)
+		all = append(all, b)
+		urls = append(urls, "http://"+b.address)
+	}
+	w := setup(t, options{
+		address: all[0].address,
+		config: func(c *Config) {
+			c.SlowStart = -1
+			if config != nil {
+				config(c)
+			}
+		},
+		facts: func(w *world) { w.facts.Cells[0].BaseURL = strings.Join(urls, ",") },
+	})
+	p, err := w.gateway.pools.of(w.gateway.book.Snapshot(), "c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := p.owner(homeKey(w.cluster.BrokerTenant, 0)).address
+	slices.SortFunc(all, func(a, b *scripted) int {
+		if at := a.address == home; at != (b.address == home) {
+			if at {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.address, b.address)
+	})
+	return w, all
+}
+
+// standingOf returns what the gateway knows of a broker.
+func (w *world) standingOf(address string) *broker {
+	for _, b := range w.gateway.pools.all()[0].brokers() {
+		if b.address == address {
+			return b
+		}
+	}
+	w.t.Fatalf("no broker %s", address)
+	return nil
+}
+
+func TestACellsBrokersFollowTheSnapshot(t *testing.T) {
+	t.Parallel()
+	w, brokers := crew(t, 2, nil, nil)
+	only := func(b *scripted) {
+		cell := *w.facts.Cells[0]
+		cell.BaseURL = "http://" + b.address
+		w.facts.Cells[0] = &cell
+		w.publish()
+	}
+	for _, b := range []*scripted{brokers[1], brokers[0]} {
+		only(b)
+		if got := addressesOf(w.gateway.pools.all()[0]); !slices.Equal(got, []string{b.address}) {
+			t.Fatalf("the pool is %v, want %s", got, b.address)
+		}
+		if r := w.ask(w.push(aPush)); r.StatusCode != 201 {
+			t.Fatalf("got %d %q", r.StatusCode, r.body)
+		}
+		await(t, b.seen)
+	}
+	until(t, "the connections to a broker that is gone", func() bool { return brokers[1].conns.Load() == 0 })
+}
+
+func TestAHeldPollGoesToABrokerThatIsNew(t *testing.T) {
+	t.Parallel()
+	w, brokers := crew(t, 2, nil, func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString(`{"messages":[]}`) })
+	brokers[0].unready.Store(true)
+	cell := *w.facts.Cells[0]
+	both := cell.BaseURL
+	cell.BaseURL = "http://" + brokers[0].address
+	w.facts.Cells[0] = &cell
+	w.publish()
+	until(t, "the probes", func() bool { return !w.standingOf(brokers[0].address).able(needReady) })
+	c := w.dial()
+	c.send(w.head("GET", waiting))
+	until(t, "the poll", func() bool { return w.slots() == 1 })
+	again := cell
+	again.BaseURL = both
+	w.facts.Cells[0] = &again
+	w.publish()
+	if r := c.read(); r.StatusCode != 200 {
+		t.Errorf("got %d %q", r.StatusCode, r.body)
+	}
+	await(t, brokers[1].seen)
+}
+
+// TestABrokerThatStopsIsLeftAtItsFirstWord holds that one answer with the header is enough: no probe has to come.
+func TestABrokerThatStopsIsLeftAtItsFirstWord(t *testing.T) {
+	t.Parallel()
+	w, brokers := crew(t, 2, func(c *Config) { c.ProbeInterval = time.Hour }, nil)
+	stopping := fasthttp.RequestHandler(func(ctx *fasthttp.RequestCtx) {
+		ctx.Response.Header.Set(wire.HeaderDraining, "true")
+		ctx.SetStatusCode(201)
+		ctx.SetBodyString("[]")
+	})
+	brokers[0].handler.Store(&stopping)
+	r := w.ask(w.push(aPush))
+	if r.StatusCode != 201 || r.Header.Get(wire.HeaderDraining) != "" {
+		t.Errorf("got %d %v", r.StatusCode, r.Header)
+	}
+	await(t, brokers[0].seen)
+	for range 3 {
+		w.ask(w.push(aPush))
+		await(t, brokers[1].seen)
+	}
+	if n := len(brokers[0].seen); n != 0 {
+		t.Errorf("%d more requests went to a broker that stops", n)
+	}
+	if c := w.standingOf(brokers[0].address).idle.take(); c != nil {
+		t.Error("connections to a broker that stops are kept")
+	}
+	// Nobody else is there: pushes still go where they may be taken, and the rest is told to wait.
+	brokers[1].handler.Store(&stopping)
+	w.ask(w.push(aPush))
+	if r := w.ask(w.push(aPush)); r.StatusCode != 201 {
+		t.Errorf("a push without a broker that stays: got %d %q", r.StatusCode, r.body)
+	}
+	if r := w.ask(w.head("GET", "/api/v1/resources/queues")); r.StatusCode != 503 || r.outcome() != "none" {
+		t.Errorf("a read without a broker that stays: got %d %q", r.StatusCode, r.body)
+	}
+}
+
+func TestAPollOfABrokerThatStopsIsParkedElsewhere(t *testing.T) {
+	t.Parallel()
+	w, brokers := crew(t, 2, func(c *Config) { c.ProbeInterval = time.Hour }, func(ctx *fasthttp.RequestCtx) {
+		ctx.SetContentType("application/json")
+		ctx.SetBodyString(`{"messages":[1]}`)
+	})
+	stopping := fasthttp.RequestHandler(func(ctx *fasthttp.RequestCtx) {
+		ctx.Response.Header.Set(wire.HeaderDraining, "true")
+		ctx.SetStatusCode(204)
+	})
+	brokers[0].handler.Store(&stopping)
+	for name, query := range map[string]string{"leased": waiting, "auto ack": waiting + "&autoAck=true"} {
+		begin := time.Now()
+		if r := w.ask(w.head("GET", query)); r.StatusCode != 200 || r.body != `{"messages":[1]}` {
+			t.Errorf("%s: got %d %q", name, r.StatusCode, r.body)
+		}
+		if d := time.Since(begin); d >= pollPause {
+			t.Errorf("%s: it took %v to go elsewhere", name, d)
+		}
+	}
+}
+
+// TestAPollWhoseBrokerDies is the table of docs/design/upstream.md: what was sent is offered again only under a lease.
+func TestAPollWhoseBrokerDies(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		query   string
+		answer  string // before the connection breaks
+		resumes bool
+	}{
+		"under a lease, before an answer":   {waiting, "", true},
+		"under a lease, within the answer":  {waiting, "HTTP/1.1 200 OK\r\nContent-", false},
+		"under auto ack, before an answer":  {waiting + "&autoAck=true", "", false},
+		"under auto ack, within the answer": {waiting + "&autoAck=true", "HTTP/1.1 200 OK\r\nContent-", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dying := rawBroker(t, func(conn net.Conn, _ *http.Request, _ string) bool {
+				io.WriteString(conn, c.answer)
+				return false
+			})
+			asked := make(chan struct{}, 16)
+			healthy := rawBroker(t, func(conn net.Conn, _ *http.Request, _ string) bool {
+				asked <- struct{}{}
+				answerJSON(conn, "200 OK", `{"messages":[1]}`)
+				return true
+			})
+			w := setup(t, options{address: dying, config: func(c *Config) { c.SlowStart = -1 }, facts: func(w *world) {
+				w.facts.Cells[0].BaseURL = "http://" + dying + ",http://" + healthy
+				for { // a tenant of the dying one
+					p := newPool(slog.New(slog.DiscardHandler), "c1", 0)
+					p.join([]string{dying, healthy}, func(*broker) {})
+					if p.owner(homeKey(w.cluster.BrokerTenant, 0)).address == dying {
+						break
+					}
+					w.cluster.BrokerTenant = uuid.New()
+				}
+			}})
+			r := w.ask(w.head("GET", c.query))
+			if c.resumes {
+				if r.StatusCode != 200 || r.body != `{"messages":[1]}` {
+					t.Errorf("got %d %q", r.StatusCode, r.body)
+				}
+				return
+			}
+			emptyAnswer(t, r)
+			if r.Header.Get("X-Queen-Degraded") != "upstream" || len(asked) != 0 {
+				t.Errorf("%d more offers, %v", len(asked), r.Header)
+			}
+		})
+	}
+}
+
+// TestAPollOfABrokerThatHangsGoesElsewhere fails when a poll waits for a broker until its own end although the probes
+// know better.
+func TestAPollOfABrokerThatHangsGoesElsewhere(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	w, brokers := crew(t, 2, nil, func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString(`{"messages":[1]}`) })
+	hanging := fasthttp.RequestHandler(func(*fasthttp.RequestCtx) { <-release })
+	defer close(release)
+	brokers[0].handler.Store(&hanging)
+	c := w.dial()
+	c.send(w.head("GET", waiting))
+	await(t, brokers[0].seen)
+	brokers[0].dead.Store(true)
+	if r := c.read(); r.StatusCode != 200 {
+		t.Errorf("got %d %q", r.StatusCode, r.body)
+	}
+	await(t, brokers[1].seen)
+}
+
+func TestAReadIsRepeatedOnceAndAWriteNever(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	w, brokers := crew(t, 3, func(c *Config) { c.ProbeInterval = time.Hour }, nil)
+	dying := fasthttp.RequestHandler(func(ctx *fasthttp.RequestCtx) {
+		asked.Add(1)
+		ctx.Conn().Close()
+	})
+	for _, b := range brokers {
+		b.handler.Store(&dying)
+	}
+	if r := w.ask(w.head("GET", "/api/v1/resources/queues")); r.StatusCode != 502 || asked.Load() != 2 {
+		t.Errorf("a read: got %d after %d offers, want 502 after 2", r.StatusCode, asked.Load())
+	}
+	asked.Store(0)
+	if r := w.ask(w.push(aPush)); r.StatusCode != 502 || r.outcome() != "unknown" || asked.Load() != 1 {
+		t.Errorf("a push: got %d %q after %d offers, want 502 after 1", r.StatusCode, r.body, asked.Load())
+	}
+	asked.Store(0)
+	emptyAnswer(t, w.ask(w.head("GET", "/api/v1/pop/queue/q")))
+	if asked.Load() != 1 {
+		t.Errorf("a pop is offered %d times, want once", asked.Load())
+	}
+}
+
+func TestHealthShowsThePool(t *testing.T) {
+	t.Parallel()
+	w, brokers := crew(t, 3, nil, nil)
+	brokers[1].unready.Store(true)
+	brokers[2].dead.Store(true)
+	until(t, "the probes", func() bool {
+		return w.standingOf(brokers[1].address).word() == "live" && w.standingOf(brokers[2].address).word() == "out"
+	})
+	fact, err := w.gateway.Health()["brokers"](t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	for i, word := range []string{"ready", "live", "out"} {
+		if want := fmt.Sprintf("%s %s", brokers[i].address, word); !strings.Contains(fact, want) {
+			t.Errorf("%q has no %q", fact, want)
+		}
+	}
+	families, err := w.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprint(families)
+	for _, name := range []string{"queengate_proxy_broker_up", "queengate_proxy_broker_ejections_total", "queengate_proxy_broker_lost_answers_total", "queengate_proxy_repeats_total"} {
+		if !strings.Contains(text, name) {
+			t.Errorf("no series %s", name)
+		}
+	}
+	brokers[0].dead.Store(true)
+	brokers[1].dead.Store(true)
+	until(t, "the probes", func() bool { return !w.gateway.pools.all()[0].any(needLive) })
+	if _, err := w.gateway.Health()["brokers"](t.Context()); err == nil {
+		t.Error("a pool without a live broker is well")
+	}
+}
