@@ -144,18 +144,20 @@ func TestAFrameThatIsRepeatedOrChangedEndsTheConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := start(t, "b", listen(t), Config{Secrets: []string{secret}})
-			wire := tap(t, b.addr)
 			// Without heartbeats between, the last record is the frame.
-			a := start(t, "a", listen(t), Config{
-				Secrets: []string{secret}, Peers: []string{wire.Addr().String()},
-				Heartbeat: time.Minute, Dead: time.Hour, Resolve: time.Hour,
-			})
+			quiet := Config{Secrets: []string{secret}, Heartbeat: time.Minute, Dead: time.Hour, Resolve: time.Hour}
+			b := start(t, "b", listen(t), quiet)
+			wire := tap(t, b.addr)
+			quiet.Peers = []string{wire.Addr().String()}
+			a := start(t, "a", listen(t), quiet)
 			a.connected(1, 0)
 			a.Broadcast(FirstKind, []byte("pay"))
 			b.hears(heard{"a", FirstKind, "pay"})
 			record := lastRecord(t, wire.sent())
 			change(record)
+			if err := wire.Close(); err != nil { // a new connection would hide the end of this one
+				t.Fatal(err)
+			}
 			if _, err := wire.side.Write(record); err != nil {
 				t.Fatal(err)
 			}
