@@ -98,12 +98,12 @@ func (l *link) serve(ctx context.Context) (peer string, err error) {
 	if peer == "" {
 		peer = l.addr // a node may go without a name
 	}
-	l.m.connectedOut.Add(1)
-	defer l.m.connectedOut.Add(-1)
 	l.m.log.Info("a peer of the mesh is there", "peer", peer, "addr", l.addr)
 	defer l.drain()
-	l.up.Store(true)
+	l.up.Store(true) // before it is counted: whoever sees the count may rely on it
 	defer l.up.Store(false)
+	l.m.connectedOut.Add(1)
+	defer l.m.connectedOut.Add(-1)
 	heard := make(chan error, 1)
 	go func() { heard <- l.listen(conn, r) }()
 	err = l.send(ctx, conn, heard)
