@@ -89,6 +89,7 @@ func TestSecretsAreRotatedWithoutAPause(t *testing.T) {
 		a := start(t, "a", listen(t), Config{Secrets: steps[i+1], Peers: []string{b.addr}})
 		c := start(t, "c", listen(t), Config{Secrets: steps[i], Peers: []string{a.addr}})
 		a.connected(1, 1)
+		c.connected(1, 0)
 		a.Broadcast(FirstKind, []byte("x"))
 		b.hears(heard{"a", FirstKind, "x"})
 		c.Broadcast(FirstKind, []byte("y"))
