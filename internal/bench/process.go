@@ -30,8 +30,8 @@ type lone struct {
 	began  time.Time // just before the process was started
 }
 
-// startLone starts `bin broker` on a database and returns at once.
-func startLone(bin, dsn string) (*lone, error) {
+// startLone starts `bin broker` on a database, with further variables, and returns at once.
+func startLone(bin, dsn string, variables ...string) (*lone, error) {
 	addr, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -42,7 +42,8 @@ func startLone(bin, dsn string) (*lone, error) {
 	}
 	b := &lone{addr: addr, ops: ops, client: fasthttp.HostClient{Addr: addr}}
 	b.cmd = exec.Command(bin, "broker", "--broker", addr, "--ops", ops)
-	b.cmd.Env = append(os.Environ(), "QUEENGATE_POSTGRES_DSN="+dsn, "QUEENGATE_BROKER_TENANCY=false", "QUEENGATE_LOG_LEVEL=warn")
+	b.cmd.Env = append(os.Environ(), "QUEENGATE_POSTGRES_DSN="+dsn, "QUEENGATE_BROKER_TENANCY=false", "QUEENGATE_BROKER_DRAIN_DELAY=0s", "QUEENGATE_LOG_LEVEL=warn")
+	b.cmd.Env = append(b.cmd.Env, variables...)
 	b.cmd.Stderr = &b.stderr
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	b.began = time.Now()

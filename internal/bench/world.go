@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,8 @@ type world struct {
 	anchorDSN  string
 	bin        string     // queengate
 	idle       *idleWorld // made by the first case that needs it
+	cellDSN    string     // of the database of the cases about several brokers, once it is there
+	beside     []*lone    // brokers whose CPU counts as ours
 
 	broker, gateway, gatewayTLS *target
 }
@@ -190,7 +193,7 @@ func (w *world) cpu() (ours, postgres time.Duration) {
 			return sum
 		}
 		switch {
-		case pid == w.up.PID():
+		case pid == w.up.PID(), slices.ContainsFunc(w.beside, func(b *lone) bool { return b.cmd.Process.Pid == pid }):
 			ours += ticks(11, 13)
 		case pid == w.postmaster:
 			postgres += ticks(11, 15) // with backends that have ended
