@@ -24,6 +24,7 @@ func commands() []command {
 		{"broker", "run a broker", runBroker},
 		{"migrate", "bring the schemas of a database to this version", runMigrate},
 		{"bootstrap", "create a cell, a tenant, its cluster and its first keys", runBootstrap},
+		{"operator-token", "print the headers with which an operator asks a broker", runOperatorToken},
 		{"check-config", "check the settings of a command and print them", runCheckConfig},
 	}
 }

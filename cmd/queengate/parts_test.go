@@ -101,7 +101,8 @@ func TestThePartsServeApart(t *testing.T) {
 	broker, gateway := freeAddr(t), freeAddr(t)
 	bootstrap := []string{"bootstrap", "--tenant", "acme", "--cluster", "orders", "--cell", "local", "--base-url", "http://" + broker, "--plan", "pro"}
 	var made struct {
-		Keys []struct{ Name, Key string }
+		Keys   []struct{ Name, Key string }
+		Tenant string `json:"broker_tenant"`
 	}
 	if err := json.Unmarshal([]byte(once(bootstrap...)), &made); err != nil || len(made.Keys) == 0 {
 		t.Fatalf("bootstrap: got %+v, %v, want keys", made, err)
@@ -136,6 +137,38 @@ func TestThePartsServeApart(t *testing.T) {
 	}
 	if status, body := ask(broker, full.Key); status < 400 || status > 499 {
 		t.Errorf("past the gateway: got %d %s, want a refusal", status, body)
+	}
+
+	// An operator asks the broker itself, for the cell or in the name of a tenant.
+	operator := []string{"operator-token", "--cell-key", dir.Path("keys", "cell.key")}
+	for path, args := range map[string][]string{
+		"/api/v1/system/maintenance": operator,
+		"/api/v1/resources/queues":   append(operator[:3:3], "--tenant", made.Tenant),
+	} {
+		r, err := http.NewRequest("GET", "http://"+broker+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(once(args...)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+			r.Header.Set(name, value)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := resp.Body.Close(); err != nil || resp.StatusCode != 200 {
+			t.Errorf("an operator at %s: %d, %v", path, resp.StatusCode, err)
+		}
+	}
+	for _, args := range [][]string{
+		{"operator-token", "--ttl", "24h", "--cell-key", dir.Path("keys", "cell.key")},
+		{"operator-token", "--tenant", "acme", "--cell-key", dir.Path("keys", "cell.key")},
+		{"operator-token", "--data", t.TempDir()},
+	} {
+		if status := app(t.Context(), args, nil, io.Discard, io.Discard); status != 2 {
+			t.Errorf("%v: status %d, want 2", args[1:], status)
+		}
 	}
 }
 

@@ -148,7 +148,7 @@ func (c *config) dataDir() string {
 func settings(c *config) *conf.Set {
 	s := &conf.Set{}
 
-	s.Section("", "State.", "up")
+	s.Section("", "State.", "up", "operator-token")
 	s.String(&c.Data, "data", "Data folder; without one ./data, or /var/lib/queengate for root.", conf.Flag("data"))
 
 	s.Section("", "Client addresses.", "up", "gateway")
