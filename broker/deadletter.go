@@ -2,6 +2,7 @@ package broker
 
 import (
 	"cmp"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,13 +23,10 @@ const (
 )
 
 // listDeadLetters answers with a page of dead letters, the one that failed last first. nextCursor goes on where the page
-// ends without reading what came before; after the last letter a page is empty and has none.
+// ends without reading what came before; the last page has none.
 func (b *Broker) listDeadLetters(x *exchange) error {
 	q := wire.ParseArgs(x.ctx.URI().QueryString(), "queue", "consumerGroup", "partition", "from", "to", "limit", "offset", "cursor")
-	f := store.LetterFilter{
-		Queue: q.Name("queue"), Group: q.Name("consumerGroup"), Partition: q.Name("partition"),
-		From: q.Time("from", time.Time{}), Before: throughMinute(q.Time("to", time.Time{})),
-	}
+	f := letterFilter(q)
 	limit, skip := q.Int("limit", defaultLetters, 1, maxPage), q.Int("offset", 0, 0, maxSkip)
 	if err := q.Err(); err != nil {
 		return err
@@ -39,7 +37,7 @@ func (b *Broker) listDeadLetters(x *exchange) error {
 	}
 	ctx, cancel := b.database()
 	defer cancel()
-	page, err := b.db.Letters(ctx, x.who.tenant, f, after, limit, skip, maxPageBytes)
+	page, more, err := b.db.Letters(ctx, x.who.tenant, f, after, limit, skip, maxPageBytes)
 	if err != nil {
 		return err
 	}
@@ -55,13 +53,21 @@ func (b *Broker) listDeadLetters(x *exchange) error {
 		dst = appendInt(dst, `,"offset":`, int64(skip))
 		dst = appendInt(dst, `},"total":`, int64(len(page)))
 		dst = append(dst, `,"nextCursor":`...)
-		if len(page) == 0 {
+		if !more {
 			return append(dst, `null}`...)
 		}
 		last := &page[len(page)-1]
 		return append(wire.AppendString(dst, letterCursor(store.LetterKey{FailedAt: last.FailedAt, ID: last.ID})), '}')
 	})
 	return nil
+}
+
+// letterFilter reads what chooses dead letters, for a listing and for a purge alike.
+func letterFilter(q *wire.Args) store.LetterFilter {
+	return store.LetterFilter{
+		Queue: q.Name("queue"), Group: q.Name("consumerGroup"), Partition: q.Name("partition"),
+		From: q.Time("from", time.Time{}), Before: throughMinute(q.Time("to", time.Time{})),
+	}
 }
 
 func (b *Broker) appendLetter(dst []byte, tenant uuid.UUID, l *store.Letter) []byte {
@@ -123,11 +129,13 @@ const (
 	purgeTime = 15 * time.Second
 )
 
-// purgeDeadLetters deletes the dead letters of a queue, of one group or partition if named, in bounded commits. more
-// says that it gave up for the time being; asking again goes on.
+// purgeDeadLetters deletes dead letters of a queue in bounded commits: those that a listing with the same group, partition
+// and times shows, the one that failed last first, and no more than limit of them. A parameter that a purge does not
+// take is refused. more says that it gave up for the time being; asking again goes on, with a limit lowered by deleted.
 func (b *Broker) purgeDeadLetters(x *exchange) error {
-	q := wire.ParseArgs(x.ctx.URI().QueryString(), "queue", "consumerGroup", "partition")
-	f := store.LetterFilter{Queue: q.Name("queue"), Group: q.Name("consumerGroup"), Partition: q.Name("partition")}
+	q := wire.ParseExactArgs(x.ctx.URI().QueryString(), "queue", "consumerGroup", "partition", "from", "to", "limit")
+	f := letterFilter(q)
+	limit := int64(q.Int("limit", math.MaxInt, 1, wire.MaxRedriveLimit))
 	if err := q.Err(); err != nil {
 		return err
 	}
@@ -138,13 +146,13 @@ func (b *Broker) purgeDeadLetters(x *exchange) error {
 	more := true
 	for more && time.Since(x.begin) < purgeTime {
 		ctx, cancel := b.database()
-		n, err := b.db.PurgeLetters(ctx, x.who.tenant, f, purgeStep)
+		n, err := b.db.PurgeLetters(ctx, x.who.tenant, f, int(min(purgeStep, limit-deleted)))
 		cancel()
 		if err != nil {
 			return err
 		}
 		deleted += n
-		more = n > 0
+		more = n > 0 && deleted < limit
 	}
 	x.reply(fasthttp.StatusOK, func(dst []byte) []byte {
 		dst = appendInt(dst, `{"success":true,"deleted":`, deleted)

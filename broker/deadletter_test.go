@@ -324,6 +324,14 @@ func TestLettersAreListedNewestFirst(t *testing.T) {
 	if len(got) != 25 || got[0] != "q-25" || got[24] != "q-1" {
 		t.Errorf("by cursor: %v", got)
 	}
+	for query, more := range map[string]bool{"limit=24": true, "limit=25": false, "limit=26": false, "limit=5&offset=19": true, "limit=5&offset=20": false, "offset=25": false} {
+		if page := w.letters("queue=q&" + query); (page.NextCursor != nil) != more {
+			t.Errorf("%s: a list of 25 has %d letters and the next cursor %v", query, page.Total, page.NextCursor)
+		}
+		if page := w.browse("queue=q&status=dead_letter&" + query); (page.NextCursor != nil) != more {
+			t.Errorf("%s: a browse of 25 has %d letters and the next cursor %v", query, page.Total, page.NextCursor)
+		}
+	}
 	page := w.letters("queue=q&limit=10&offset=10")
 	if page.Total != 10 || page.Messages[0].TransactionID != "q-15" || page.Pagination.Limit != 10 || page.Pagination.Offset != 10 {
 		t.Errorf("by offset: %+v", page)
@@ -395,6 +403,62 @@ func TestPurge(t *testing.T) {
 	}
 	if n := w.letters("").Total; n != 4 {
 		t.Errorf("%d letters left", n)
+	}
+}
+
+// Who looks at dead letters and deletes the same deletes what was shown and nothing else.
+func TestAPurgeDeletesWhatTheSameListingShows(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "a", 1500)
+	w.bulk("q", "b", 20)
+	// Three minutes, two of them in the past for good.
+	for minute, n := range []int{7, 5} {
+		if _, err := w.pool.Exec(t.Context(), `UPDATE queen.log_dlq SET failed_at = $1::timestamptz + offset_ * interval '1 ms' WHERE id IN (
+    SELECT id FROM queen.log_dlq WHERE partition_name = 'b' AND failed_at > '2026-01-01' ORDER BY offset_ LIMIT $2)`,
+			time.Date(2020, 1, 1, 10, minute, 0, 0, time.UTC), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := 1520
+	for _, c := range []struct {
+		query string
+		want  int
+	}{
+		{"from=2099-01-01T00:00:00Z", 0},
+		{"to=2019-01-01T00:00:00Z", 0},
+		{"partition=a&to=2020-01-01T10:01:00Z", 0},
+		{"from=2020-01-01T10:01:00Z&to=2020-01-01T10:01:00Z", 5},
+		{"to=2020-01-01T10:00:30Z&consumerGroup=odd", 4},
+		{"limit=2&from=2020-01-01T00:00:00Z&to=2020-01-02T00:00:00Z", 2},
+		{"partition=b", 9},
+	} {
+		shown := w.letters("queue=q&" + c.query).Total
+		a := w.do("DELETE", "/api/v1/dlq?queue=q&"+c.query, "").want(t, 200)
+		left -= c.want
+		var rest int
+		if err := w.pool.QueryRow(t.Context(), "SELECT count(*) FROM queen.log_dlq").Scan(&rest); err != nil {
+			t.Fatal(err)
+		}
+		if shown != c.want || !strings.Contains(a.body, fmt.Sprintf(`"deleted":%d,`, c.want)) || rest != left {
+			t.Errorf("%s: %d shown, want %d; %d left, want %d: %s", c.query, shown, c.want, rest, left, a.body)
+		}
+	}
+	// A limit of more than a step, and then the newest are gone.
+	if a := w.do("DELETE", "/api/v1/dlq?queue=q&limit=1200", "").want(t, 200); !strings.Contains(a.body, `"deleted":1200,`) || !strings.Contains(a.body, `"more":false`) {
+		t.Errorf("%s", a.body)
+	}
+	if page := w.letters("queue=q&limit=1000"); page.Total != 300 || page.Messages[0].TransactionID != "q-300" {
+		t.Errorf("%d letters left, the newest %s", page.Total, page.Messages[0].TransactionID)
+	}
+	for _, query := range []string{"limit=0", "limit=-1", "limit=x", "from=yesterday", "to=never", "offset=5", "cursor=c", "form=2099-01-01T00:00:00Z", "group=g", "status=x"} {
+		a := w.do("DELETE", "/api/v1/dlq?queue=q&"+query, "").want(t, 400)
+		if decode[refusal](t, a).Code != wire.InvalidRequest {
+			t.Errorf("%s: %s", query, a.body)
+		}
+	}
+	if n := w.letters("queue=q&limit=1000").Total; n != 300 {
+		t.Errorf("a refused purge leaves %d letters", n)
 	}
 }
 
@@ -527,6 +591,9 @@ func TestAStrangersLettersLookLikeNone(t *testing.T) {
 	}
 	if a := w.do("DELETE", "/api/v1/dlq?queue=q", "", theirs...).want(t, 200); !strings.Contains(a.body, `"deleted":0`) {
 		t.Errorf("%s", a.body)
+	}
+	if a := w.do("GET", "/api/v1/dlq/redrive", "", theirs...).want(t, 200); a.body != `{"redrives":[]}` {
+		t.Errorf("a stranger lists %s", a.body)
 	}
 	if a := w.do("POST", "/api/v1/dlq/redrive", `{"queue":"q","dryRun":true}`, theirs...).want(t, 200); !strings.Contains(a.body, `"matched":0`) {
 		t.Errorf("%s", a.body)

@@ -152,7 +152,7 @@ func (p *popping) deliver(got *claimed) error {
 	}
 	answer, delivered, err := p.b.open(got, p.key, p.q.AutoAck)
 	if err != nil {
-		return err
+		return p.unread(got, err)
 	}
 	if p.q.AutoAck {
 		if err := p.settleSealed(got, answer); err != nil {
@@ -169,6 +169,25 @@ func (p *popping) deliver(got *claimed) error {
 	p.x.reply(200, func(dst []byte) []byte { return wire.AppendPopAnswer(dst, answer) })
 	p.x.ctx.Response.Header.Set(wire.HeaderDelivered, strconv.Itoa(firstDeliveries(answer)))
 	return nil
+}
+
+// othersTurn is when a pop may ask again that met a partition without a key: what it met is leased and out of its way.
+const othersTurn = time.Second
+
+// unread says when to ask again after a pop that had nothing it could decrypt. One of a single partition gets nothing
+// before the lease on what it met ends; any other may have the next partition's messages at once, and a client that
+// waited for the lease would leave those lying.
+func (p *popping) unread(got *claimed, err error) error {
+	e := wire.AsError(err)
+	if e.Code != wire.EncryptionKeyMissing {
+		return err
+	}
+	told := *e
+	told.RetryAfter = othersTurn
+	if p.pinned {
+		told.RetryAfter = max(othersTurn, got.verdicts[0].Expires.Sub(p.b.clock.database(time.Now())))
+	}
+	return &told
 }
 
 // firstDeliveries counts what a plan is charged for: a message that comes again is the service's trouble.

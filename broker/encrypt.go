@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -13,6 +14,15 @@ import (
 
 // Encryption at rest (docs/design/encryption.md): payloads are sealed here on their way to the database and opened here
 // on their way out, each bound to its place and its transaction id. Nothing between knows what is in them.
+
+// keyRetry is what a request is told for which no key is there: another broker may have it, or an operator brings it.
+const keyRetry = 5 * time.Second
+
+func keyMissing(cause error) *wire.Error {
+	e := wire.Wrap(wire.EncryptionKeyMissing, cause)
+	e.RetryAfter = keyRetry
+	return e
+}
 
 // sealed returns frames as the partition stores them: the frames themselves, or copies with sealed payloads when its
 // queue is encrypted. Error: wire.EncryptionKeyMissing.
@@ -36,7 +46,7 @@ func (b *Broker) sealAll(to *store.Partition, frames []segment.Frame) ([]segment
 		start := len(room)
 		var err error
 		if room, err = b.cfg.Encryption.Seal(room, &at, frames[i].TransactionID, frames[i].Payload); err != nil {
-			return nil, wire.Wrap(wire.EncryptionKeyMissing, err)
+			return nil, keyMissing(err)
 		}
 		out[i] = frames[i]
 		out[i].Payload, out[i].Encrypted, out[i].Added = room[start:len(room):len(room)], true, seal.Overhead
@@ -77,7 +87,7 @@ func (b *Broker) unseal(at *seal.Place, transactionID string, envelope []byte) (
 	e := wire.Wrap(wire.MessageCorrupt, err)
 	if errors.Is(err, seal.ErrKey) {
 		id, _ := seal.KeyOf(envelope)
-		e = wire.Wrap(wire.EncryptionKeyMissing, err)
+		e = keyMissing(err)
 		e.Detail = "the message is encrypted with the key " + id.String() + ", which this broker does not have"
 	}
 	b.metrics.unopened[e.Code].Inc()

@@ -86,11 +86,13 @@ func data(messages []message) string {
 	return strings.Join(all, " ")
 }
 
-func (a answer) refused(t testing.TB, code wire.Code) {
+func (a answer) refused(t testing.TB, code wire.Code) refusal {
 	t.Helper()
-	if got := decode[struct{ Code wire.Code }](t, a.want(t, code.Status())).Code; got != code {
-		t.Errorf("refused with %s, want %s: %s", got, code, a.body)
+	got := decode[refusal](t, a.want(t, code.Status()))
+	if got.Code != code {
+		t.Errorf("refused with %s, want %s: %s", got.Code, code, a.body)
 	}
+	return got
 }
 
 func TestAnEncryptedQueueIsTransparentAndStoresNoPlaintext(t *testing.T) {
@@ -222,7 +224,12 @@ func TestAMissingKeyLosesNothing(t *testing.T) {
 	for _, mode := range []string{"", "&autoAck=true"} {
 		group := "g" + strings.TrimPrefix(mode, "&autoAck=")
 		query := "&subscriptionMode=all&batch=10&leaseSeconds=1&consumerGroup=" + group + mode
-		lost.do("GET", "/api/v1/pop/queue/q/partition/a?"+query[1:], "").refused(t, wire.EncryptionKeyMissing)
+		// Alone with it a pop is told when its lease ends.
+		if r := lost.do("GET", "/api/v1/pop/queue/q/partition/a?"+query[1:], ""); r.header.Get("Retry-After") != "1" {
+			t.Errorf("%s: Retry-After %q: %s", group, r.header.Get("Retry-After"), r.body)
+		} else if told := r.refused(t, wire.EncryptionKeyMissing); !told.Retryable || told.RetryAfterMS < 1 || told.RetryAfterMS > 1000 {
+			t.Errorf("%s: %s", group, r.body)
+		}
 		got := lost.pop("q?partitions=10" + query)
 		if data(got.Messages) != `{"n":2}` || got.PartitionsClaimed != 1 || got.Messages[0].Partition != "b" {
 			t.Errorf("%s: %+v", group, got)
@@ -239,6 +246,22 @@ func TestAMissingKeyLosesNothing(t *testing.T) {
 		if all := data(back); all != `{"n":1} {"n":3}` && all != `{"n":3} {"n":1}` {
 			t.Errorf("%s: the rest is %s", group, all)
 		}
+	}
+
+	told := func(path string) string {
+		t.Helper()
+		r := lost.do("GET", path, "")
+		r.refused(t, wire.EncryptionKeyMissing)
+		return r.header.Get("Retry-After")
+	}
+	w.encrypt("q2", true)
+	w.push(`{"items":[{"queue":"q2","partition":"a","payload":{"n":1}}]}`)
+	const ask = "leaseSeconds=40&wait=true&timeout=30000&subscriptionMode=all&consumerGroup="
+	if s := told("/api/v1/pop/queue/q2/partition/a?" + ask + "one"); s != "40" && s != "39" {
+		t.Errorf("a pop of one partition is told to wait %q s for a lease of 40", s)
+	}
+	if s := told("/api/v1/pop/queue/q2?" + ask + "any"); s != "1" {
+		t.Errorf("a pop that other partitions may serve is told to wait %q s", s)
 	}
 
 	f := lost.fetch(`{"entries":[{"queue":"q","partition":"a","offset":0},{"queue":"q","partition":"b","offset":0},{"queue":"q","partition":"b","offset":1}]}`)
@@ -361,7 +384,7 @@ func TestAMoveMeetsTheFlagOfItsDestination(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	letters, err := w.b.db.Letters(t.Context(), DefaultTenant, store.LetterFilter{Queue: "q"}, store.LetterKey{}, 1, 0, 1<<20)
+	letters, _, err := w.b.db.Letters(t.Context(), DefaultTenant, store.LetterFilter{Queue: "q"}, store.LetterKey{}, 1, 0, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,12 @@ type refusal struct {
 	RequestID string `json:"request_id"`
 	Outcome   string
 	Retryable bool
+
+	RetryAfterMS int64 `json:"retry_after_ms"`
+	Limit        struct {
+		Name string
+		Used float64
+	}
 }
 
 func TestRefusalsAreJSON(t *testing.T) {

@@ -111,7 +111,7 @@ func (b *Broker) listDeadMessages(x *exchange, f *store.BrowseFilter, cursor str
 	}
 	ctx, cancel := b.database()
 	defer cancel()
-	page, err := b.db.Letters(ctx, x.who.tenant, store.LetterFilter{
+	page, more, err := b.db.Letters(ctx, x.who.tenant, store.LetterFilter{
 		Queue: f.Queue, Partition: f.Partition, From: f.From, Before: f.Before,
 	}, after, limit, skip, maxPageBytes)
 	if err != nil {
@@ -154,7 +154,7 @@ func (b *Broker) listDeadMessages(x *exchange, f *store.BrowseFilter, cursor str
 		dst = mode.append(dst)
 		dst = appendInt(dst, `,"total":`, int64(len(rows)))
 		dst = append(dst, `,"partial":false,"nextCursor":`...)
-		if len(page) == 0 {
+		if !more {
 			return append(dst, `null}`...)
 		}
 		last := &page[len(page)-1]

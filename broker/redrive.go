@@ -22,7 +22,7 @@ func (b *Broker) startRedrive(x *exchange) error {
 		return err
 	}
 	r := &store.Redrive{
-		Tenant: x.who.tenant, Rate: req.Rate, Producer: x.who.subject, Destination: store.Pair(req.Destination),
+		Tenant: x.who.tenant, Limit: req.Limit, Rate: req.Rate, Producer: x.who.subject, Destination: store.Pair(req.Destination),
 		Filter: store.LetterFilter{
 			Queue: req.Queue, Group: req.Group, Partition: req.Partition, ErrorPart: req.ErrorPart, From: req.From, Before: req.Before,
 			TransactionIDs: req.TransactionIDs,
@@ -34,7 +34,7 @@ func (b *Broker) startRedrive(x *exchange) error {
 	ctx, cancel := context.WithTimeout(context.Background(), countWait)
 	defer cancel()
 	if req.DryRun {
-		n, err := b.db.CountLetters(ctx, x.who.tenant, r.Filter)
+		n, err := b.db.CountLetters(ctx, x.who.tenant, r.Filter, r.Limit)
 		if err != nil {
 			return err
 		}
@@ -64,6 +64,40 @@ func (b *Broker) startRedrive(x *exchange) error {
 	return nil
 }
 
+// Bounds of a list of redrives.
+const (
+	defaultRedrives = 100
+	maxRedrivesPage = 1000
+)
+
+// listRedrives answers with the redrives of a tenant that run or ended within the last week, the newest first, so that one
+// whose id was lost with its answer is found again.
+func (b *Broker) listRedrives(x *exchange) error {
+	q := x.args("queue", "state", "limit")
+	queue, limit := q.Name("queue"), q.Int("limit", defaultRedrives, 1, maxRedrivesPage)
+	state := q.OneOf("state", "", string(store.RedriveRunning), string(store.RedriveDone), string(store.RedriveCancelled), string(store.RedriveFailed))
+	if err := q.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := b.database()
+	defer cancel()
+	all, err := b.db.Redrives(ctx, x.who.tenant, queue, store.RedriveState(state), limit)
+	if err != nil {
+		return err
+	}
+	x.reply(fasthttp.StatusOK, func(dst []byte) []byte {
+		dst = append(dst, `{"redrives":[`...)
+		for i, r := range all {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = append(appendRedrive(append(dst, '{'), r), '}')
+		}
+		return append(dst, `]}`...)
+	})
+	return nil
+}
+
 // redriveStatus answers with the progress of a redrive.
 func (b *Broker) redriveStatus(x *exchange) error { return b.answerRedrive(x, b.db.Redrive) }
 
@@ -89,6 +123,13 @@ func (b *Broker) answerRedrive(x *exchange, ask func(context.Context, uuid.UUID,
 }
 
 func (x *exchange) redriveState(status int, r *store.Redrive) {
+	x.reply(status, func(dst []byte) []byte {
+		return append(appendRedrive(append(dst, `{"success":true,`...), r), '}')
+	})
+}
+
+// appendRedrive appends the members that tell of a redrive.
+func appendRedrive(dst []byte, r *store.Redrive) []byte {
 	settled := r.Moved + r.Duplicate + r.Failed
 	var remaining, gone int64
 	if r.State == store.RedriveDone {
@@ -96,53 +137,56 @@ func (x *exchange) redriveState(status int, r *store.Redrive) {
 	} else {
 		remaining = max(0, r.Matched-settled)
 	}
-	x.reply(status, func(dst []byte) []byte {
-		dst = append(dst, `{"success":true,"id":`...)
-		dst = wire.AppendUUID(dst, r.ID)
-		dst = append(dst, `,"queue":`...)
-		dst = wire.AppendString(dst, r.Filter.Queue)
-		dst = append(dst, `,"consumerGroup":`...)
-		dst = appendOptional(dst, r.Filter.Group)
-		dst = append(dst, `,"state":`...)
-		dst = wire.AppendString(dst, string(r.State))
-		dst = appendInt(dst, `,"rate":`, int64(r.Rate))
-		dst = append(dst, `,"filter":{"partition":`...)
-		dst = appendOptional(dst, r.Filter.Partition)
-		dst = append(dst, `,"error":`...)
-		dst = appendOptional(dst, r.Filter.ErrorPart)
-		dst = append(dst, `,"from":`...)
-		dst = appendTime(dst, r.Filter.From)
-		dst = append(dst, `,"to":`...)
-		dst = appendTime(dst, r.Filter.Before)
-		if r.Filter.TransactionIDs == nil {
-			dst = append(dst, `,"transactionIds":null`...)
-		} else {
-			dst = appendInt(dst, `,"transactionIds":`, int64(len(r.Filter.TransactionIDs)))
-		}
-		dst = append(dst, `},"destination":`...)
-		if to := r.Destination; to == (store.Pair{}) {
-			dst = append(dst, "null"...)
-		} else {
-			dst = append(dst, `{"queue":`...)
-			dst = wire.AppendString(dst, to.Queue)
-			dst = append(dst, `,"partition":`...)
-			dst = append(wire.AppendString(dst, to.Partition), '}')
-		}
-		dst = appendInt(dst, `,"progress":{"matched":`, r.Matched)
-		dst = appendInt(dst, `,"moved":`, r.Moved)
-		dst = appendInt(dst, `,"duplicate":`, r.Duplicate)
-		dst = appendInt(dst, `,"failed":`, r.Failed)
-		dst = appendInt(dst, `,"gone":`, gone)
-		dst = appendInt(dst, `,"remaining":`, remaining)
-		dst = append(dst, `,"done":`...)
-		dst = appendBool(dst, r.State == store.RedriveDone)
-		dst = append(dst, `,"cancelled":`...)
-		dst = appendBool(dst, r.State == store.RedriveCancelled)
-		dst = append(dst, `},"errorMessage":`...)
-		dst = appendOptional(dst, r.Error)
-		dst = append(dst, `,"createdAt":`...)
-		dst = appendTime(dst, r.Created)
-		dst = append(dst, `,"finishedAt":`...)
-		return append(appendTime(dst, r.Finished), '}')
-	})
+	dst = append(dst, `"id":`...)
+	dst = wire.AppendUUID(dst, r.ID)
+	dst = append(dst, `,"queue":`...)
+	dst = wire.AppendString(dst, r.Filter.Queue)
+	dst = append(dst, `,"consumerGroup":`...)
+	dst = appendOptional(dst, r.Filter.Group)
+	dst = append(dst, `,"state":`...)
+	dst = wire.AppendString(dst, string(r.State))
+	dst = appendInt(dst, `,"rate":`, int64(r.Rate))
+	dst = append(dst, `,"filter":{"partition":`...)
+	dst = appendOptional(dst, r.Filter.Partition)
+	dst = append(dst, `,"error":`...)
+	dst = appendOptional(dst, r.Filter.ErrorPart)
+	dst = append(dst, `,"from":`...)
+	dst = appendTime(dst, r.Filter.From)
+	dst = append(dst, `,"to":`...)
+	dst = appendTime(dst, r.Filter.Before)
+	if r.Listed < 0 {
+		dst = append(dst, `,"transactionIds":null`...)
+	} else {
+		dst = appendInt(dst, `,"transactionIds":`, int64(r.Listed))
+	}
+	if r.Limit == 0 {
+		dst = append(dst, `},"limit":null`...)
+	} else {
+		dst = appendInt(dst, `},"limit":`, int64(r.Limit))
+	}
+	dst = append(dst, `,"destination":`...)
+	if to := r.Destination; to == (store.Pair{}) {
+		dst = append(dst, "null"...)
+	} else {
+		dst = append(dst, `{"queue":`...)
+		dst = wire.AppendString(dst, to.Queue)
+		dst = append(dst, `,"partition":`...)
+		dst = append(wire.AppendString(dst, to.Partition), '}')
+	}
+	dst = appendInt(dst, `,"progress":{"matched":`, r.Matched)
+	dst = appendInt(dst, `,"moved":`, r.Moved)
+	dst = appendInt(dst, `,"duplicate":`, r.Duplicate)
+	dst = appendInt(dst, `,"failed":`, r.Failed)
+	dst = appendInt(dst, `,"gone":`, gone)
+	dst = appendInt(dst, `,"remaining":`, remaining)
+	dst = append(dst, `,"done":`...)
+	dst = appendBool(dst, r.State == store.RedriveDone)
+	dst = append(dst, `,"cancelled":`...)
+	dst = appendBool(dst, r.State == store.RedriveCancelled)
+	dst = append(dst, `},"errorMessage":`...)
+	dst = appendOptional(dst, r.Error)
+	dst = append(dst, `,"createdAt":`...)
+	dst = appendTime(dst, r.Created)
+	dst = append(dst, `,"finishedAt":`...)
+	return appendTime(dst, r.Finished)
 }

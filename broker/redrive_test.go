@@ -2,6 +2,8 @@ package broker
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +19,7 @@ type redriveState struct {
 	ID           string
 	State        string
 	Rate         int
+	Limit        *int
 	ErrorMessage *string
 	Progress     struct {
 		Matched, Moved, Duplicate, Failed, Gone, Remaining int
@@ -115,6 +118,10 @@ func TestARedriveFilters(t *testing.T) {
 		"transaction ids": {`{"queue":"q","filter":{"transactionIds":["q-2","q-3","zzz"]},"rate":5000}`, 4},
 		"no ids":          {`{"queue":"q","filter":{"transactionIds":[]},"rate":5000}`, 0},
 		"time":            {`{"queue":"q","filter":{"from":"2020-01-01T00:00:00Z","to":"2020-01-02T00:00:00Z"}}`, 0},
+		"beside it":       {`{"queue":"q","partition":"b","rate":5000}`, 5},
+		"a limit":         {`{"queue":"q","limit":3,"rate":5000}`, 3},
+		"a limit of more": {`{"queue":"q","limit":21,"rate":5000}`, 20},
+		"limit and all":   {`{"queue":"q","limit":2,"partition":"b","consumerGroup":"odd","rate":5000}`, 2},
 		"nulls":           {`{"queue":"q","filter":null,"destination":null,"rate":null,"consumerGroup":null}`, 20},
 		"another queue":   {`{"queue":"none"}`, 0},
 	} {
@@ -311,9 +318,106 @@ func TestRunningRedrivesOfATenantAreBounded(t *testing.T) {
 	for range 4 {
 		w.redrive(`{"queue":"q","rate":1}`)
 	}
-	a := w.do("POST", "/api/v1/dlq/redrive", `{"queue":"q"}`).want(t, 403)
-	if decode[refusal](t, a).Code != wire.QuotaExceeded {
+	// One with a second's work left, when it could not have ended in an hour.
+	refused := func(least, most int) {
+		t.Helper()
+		a := w.do("POST", "/api/v1/dlq/redrive", `{"queue":"q"}`)
+		r := a.refused(t, wire.RateLimited)
+		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
+		if err != nil || seconds < least || seconds > most || !r.Retryable || r.Limit.Name != "redrives" || r.Limit.Used != 4 {
+			t.Errorf("Retry-After %q: %s", a.header.Get("Retry-After"), a.body)
+		}
+	}
+	refused(900, 1000)
+	list := decode[struct{ Redrives []redriveState }](t, w.do("GET", "/api/v1/dlq/redrive?limit=1", "").want(t, 200))
+	if _, err := w.pool.Exec(t.Context(), "UPDATE queen.redrives SET matched = matched * 1000 WHERE id <> $1", list.Redrives[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.pool.Exec(t.Context(), "UPDATE queen.redrives SET matched = moved + 60 WHERE id = $1", list.Redrives[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	refused(30, 60)
+	w.do("DELETE", "/api/v1/dlq/redrive/"+list.Redrives[0].ID, "").want(t, 200)
+	if r := w.redrive(`{"queue":"q","rate":1}`); r.State != "running" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A limit takes the letters that failed first, whatever others take meanwhile and whoever goes on after a crash.
+func TestALimitedRedriveMovesTheOldest(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	w.bulk("q", "p", 100)
+	if a := w.do("POST", "/api/v1/dlq/redrive", `{"queue":"q","dryRun":true,"limit":30}`).want(t, 200); !strings.Contains(a.body, `"matched":30}`) {
 		t.Errorf("%s", a.body)
+	}
+	db := store.New(w.pool)
+	r, err := db.StartRedrive(t.Context(), &store.Redrive{Tenant: DefaultTenant, Filter: store.LetterFilter{Queue: "q"}, Rate: 2000, Limit: 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead, err := db.ClaimRedrive(t.Context(), "dead")
+	if err != nil || dead == nil || dead.Limit != 30 || dead.Matched != 30 {
+		t.Fatalf("%+v %v", dead, err)
+	}
+	page, err := db.RedrivePage(t.Context(), dead, 1000)
+	if err != nil || len(page) != 30 {
+		t.Fatalf("%d letters, %v", len(page), err)
+	}
+	part, err := db.Lookup(t.Context(), DefaultTenant, []store.Pair{{Queue: "q", Partition: "p"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := db.MoveLetters(t.Context(), w.moveOf(t, db, part[0], page[:20], dead)); err != nil || v.Outcome != store.MoveDone {
+		t.Fatalf("%+v %v", v, err)
+	}
+	if _, err := w.pool.Exec(t.Context(), "UPDATE queen.redrives SET lease_until = clock_timestamp() - interval '1 second'"); err != nil {
+		t.Fatal(err)
+	}
+	w.b.redrives.look()
+	if end := w.ended(r.ID.String()); end.State != "done" || end.Progress.Moved != 30 || end.Limit == nil || *end.Limit != 30 {
+		t.Errorf("%+v", end)
+	}
+	if got := w.drain("q")["p"]; len(got) != 30 || got[29] != `{"n": 30}` {
+		t.Errorf("moved %v", got)
+	}
+}
+
+// A redrive whose id was lost with its answer is found in the list.
+func TestRedrivesAreListedNewestFirst(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	list := func(query string) (ids []string) {
+		t.Helper()
+		for _, r := range decode[struct{ Redrives []redriveState }](t, w.do("GET", "/api/v1/dlq/redrive"+query, "").want(t, 200)).Redrives {
+			ids = append(ids, r.ID)
+		}
+		return ids
+	}
+	if a := w.do("GET", "/api/v1/dlq/redrive", "").want(t, 200); a.body != `{"redrives":[]}` {
+		t.Errorf("none: %s", a.body)
+	}
+	w.bulk("q", "p", 10)
+	first := w.redrive(`{"queue":"q","rate":1,"limit":9,"filter":{"transactionIds":["q-1","q-2"]}}`).ID
+	second := w.redrive(`{"queue":"r"}`).ID
+	third := w.redrive(`{"queue":"q","rate":1}`).ID
+	w.ended(second)
+	w.do("DELETE", "/api/v1/dlq/redrive/"+first, "").want(t, 200)
+	for query, want := range map[string][]string{
+		"": {third, second, first}, "?limit=2": {third, second}, "?queue=q": {third, first}, "?state=done": {second},
+		"?state=running&queue=q": {third}, "?state=cancelled": {first}, "?state=failed": nil,
+	} {
+		if got := list(query); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", query, got, want)
+		}
+	}
+	// One says of itself what the list says of it.
+	one := w.do("GET", "/api/v1/dlq/redrive/"+first, "").want(t, 200).body
+	if listed := w.do("GET", "/api/v1/dlq/redrive?state=cancelled", "").want(t, 200).body; listed != `{"redrives":[{`+strings.TrimPrefix(one, `{"success":true,`)+`]}` || !strings.Contains(one, `"transactionIds":2},"limit":9,`) {
+		t.Errorf("%s\n%s", listed, one)
+	}
+	for _, query := range []string{"?limit=0", "?limit=1001", "?state=lost", "?queue=%01"} {
+		w.do("GET", "/api/v1/dlq/redrive"+query, "").want(t, 400)
 	}
 }
 

@@ -63,6 +63,7 @@ var handlers = map[wire.Op]func(*Broker, *exchange) error{
 	wire.OpPurgeDeadLetters:     (*Broker).purgeDeadLetters,
 	wire.OpReplayDeadLetter:     (*Broker).replayDeadLetter,
 	wire.OpRedrive:              (*Broker).startRedrive,
+	wire.OpListRedrives:         (*Broker).listRedrives,
 	wire.OpRedriveStatus:        (*Broker).redriveStatus,
 	wire.OpCancelRedrive:        (*Broker).cancelRedrive,
 	wire.OpDeadLetterSignatures: (*Broker).deadLetterSignatures,

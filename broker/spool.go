@@ -203,7 +203,7 @@ func (b *Broker) sealRecord(r *spoolRecord) error {
 	at := r.place()
 	sealed, err := b.cfg.Encryption.Seal(nil, &at, r.txn, r.payload)
 	if err != nil {
-		return wire.Wrap(wire.EncryptionKeyMissing, err)
+		return keyMissing(err)
 	}
 	r.payload, r.sealed = sealed, true
 	return nil

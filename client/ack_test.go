@@ -239,12 +239,17 @@ func TestAdminRequests(t *testing.T) {
 		},
 		"redrive": {
 			func(c *Client) (any, error) {
-				r, err := c.Redrive(ctx, RedriveRequest{DeadLetterFilter: DeadLetterFilter{Queue: "q", Partition: "p", To: at}, Rate: 5, TransactionIDs: []string{"t"}})
+				r, err := c.Redrive(ctx, RedriveRequest{DeadLetterFilter: DeadLetterFilter{Queue: "q", Partition: "p", To: at}, Limit: 9, Rate: 5, TransactionIDs: []string{"t"}})
 				return r.Progress, err
 			},
-			"POST /api/v1/dlq/redrive", `{"queue":"q","rate":5,"filter":{"partition":"p","to":"2026-09-01T10:00:00+01:00","transactionIds":["t"]}}`,
+			"POST /api/v1/dlq/redrive", `{"queue":"q","limit":9,"rate":5,"filter":{"partition":"p","to":"2026-09-01T10:00:00+01:00","transactionIds":["t"]}}`,
 			`{"id":"r","progress":{"matched":4,"moved":3,"remaining":1}}`,
 			RedriveProgress{Matched: 4, Moved: 3, Remaining: 1},
+		},
+		"redrives": {
+			func(c *Client) (any, error) { r, err := c.Redrives(ctx, "q", 2); return r, err },
+			"GET /api/v1/dlq/redrive?limit=2&queue=q", "", `{"redrives":[{"id":"b","state":"running","errorMessage":null},{"id":"a"}]}`,
+			[]Redrive{{ID: "b", State: "running"}, {ID: "a"}},
 		},
 		"redrive status": {
 			func(c *Client) (any, error) { r, err := c.RedriveStatus(ctx, "r"); return r.State, err },

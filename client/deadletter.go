@@ -120,6 +120,7 @@ type RedriveRequest struct {
 
 	Error          string   // a part of the reason
 	TransactionIDs []string // nil: any
+	Limit          int      // how many at most, the ones that failed first; 0: all
 	Destination    *Destination
 	Rate           int  // messages a second; 0 means 100, at most 10,000
 	DryRun         bool // only count
@@ -148,7 +149,8 @@ type RedriveProgress struct {
 }
 
 // Redrive starts to move many dead letters back where they came from, at a steady rate, and returns at once; see
-// [Client.RedriveStatus]. It is not repeated after an unknown outcome: then two would run, each moving a part.
+// [Client.RedriveStatus]. It is not repeated after an unknown outcome: then two would run, each moving a part;
+// [Client.Redrives] tells whether one does.
 func (c *Client) Redrive(ctx context.Context, r RedriveRequest) (Redrive, error) {
 	type filter struct {
 		Partition      string     `json:"partition,omitempty"`
@@ -160,11 +162,12 @@ func (c *Client) Redrive(ctx context.Context, r RedriveRequest) (Redrive, error)
 	body := struct {
 		Queue       string       `json:"queue"`
 		Group       string       `json:"consumerGroup,omitempty"`
+		Limit       int          `json:"limit,omitempty"`
 		Rate        int          `json:"rate,omitempty"`
 		DryRun      bool         `json:"dryRun,omitempty"`
 		Destination *Destination `json:"destination,omitempty"`
 		Filter      filter       `json:"filter"`
-	}{r.Queue, r.Group, r.Rate, r.DryRun, r.Destination, filter{r.Partition, r.Error, given(r.From), given(r.To), r.TransactionIDs}}
+	}{r.Queue, r.Group, r.Limit, r.Rate, r.DryRun, r.Destination, filter{r.Partition, r.Error, given(r.From), given(r.To), r.TransactionIDs}}
 	var answer Redrive
 	_, err := c.ask(ctx, &call{method: "POST", path: "/api/v1/dlq/redrive", body: body, repeatable: r.DryRun}, &answer)
 	return answer, err
@@ -176,6 +179,21 @@ func given(t time.Time) *time.Time {
 		return nil
 	}
 	return &t
+}
+
+// Redrives returns the redrives that run, or ended within the last week, the newest first: of one queue unless it is "",
+// at most limit (0 means 100, at most 1000).
+func (c *Client) Redrives(ctx context.Context, queue string, limit int) ([]Redrive, error) {
+	q := url.Values{}
+	set(q, "queue", queue)
+	if limit > 0 {
+		q.Set("limit", strconv.Itoa(limit))
+	}
+	var answer struct {
+		Redrives []Redrive `json:"redrives"`
+	}
+	_, err := c.ask(ctx, &call{method: "GET", path: "/api/v1/dlq/redrive" + query(q), repeatable: true}, &answer)
+	return answer.Redrives, err
 }
 
 // RedriveStatus returns how far a redrive is.

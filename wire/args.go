@@ -13,13 +13,21 @@ import (
 // one goroutine.
 type Args struct {
 	values map[string]string
+	exact  bool // a key that is not known is a fault
 	err    error
 }
 
 // ParseArgs parses a raw query. Keys that are not among known are ignored; a known key given twice, a bad escape and
 // invalid UTF-8 are InvalidRequest, which Err returns.
-func ParseArgs(query []byte, known ...string) *Args {
-	a := &Args{}
+func ParseArgs(query []byte, known ...string) *Args { return (&Args{}).parse(query, known) }
+
+// ParseExactArgs is ParseArgs for routes that destroy or cannot be undone: there a filter that is misspelt must not choose
+// everything, so a key that is not among known is InvalidRequest too.
+func ParseExactArgs(query []byte, known ...string) *Args {
+	return (&Args{exact: true}).parse(query, known)
+}
+
+func (a *Args) parse(query []byte, known []string) *Args {
 	for len(query) > 0 && a.err == nil {
 		var pair []byte
 		pair, query, _ = bytes.Cut(query, []byte{'&'})
@@ -54,6 +62,10 @@ func (a *Args) add(pair []byte, known []string) {
 			a.values = make(map[string]string, len(known))
 		}
 		a.values[key] = value
+		return
+	}
+	if a.exact {
+		a.fail("the query has a parameter that this route does not take; it takes %s", strings.Join(known, ", "))
 	}
 }
 

@@ -60,6 +60,23 @@ func TestArgsRefuse(t *testing.T) {
 	}
 }
 
+func TestExactArgsRefuseWhatTheyDoNotKnow(t *testing.T) {
+	t.Parallel()
+	for query, fine := range map[string]bool{"": true, "a=1&b=": true, "a=1&c=1": false, "c": false, "a=1&timeout=3": false, "A=1": false} {
+		a := ParseExactArgs([]byte(query), "a", "b")
+		e := AsError(a.Err())
+		if (e == nil) != fine {
+			t.Errorf("%q: %v", query, e)
+		}
+		if e != nil {
+			assertNoTrap(t, e.Text())
+			if e.Code != InvalidRequest || !strings.Contains(e.Text(), "it takes a, b") {
+				t.Errorf("%q: %v", query, e)
+			}
+		}
+	}
+}
+
 func FuzzArgs(f *testing.F) {
 	f.Add("limit=7&name=a+b%2Fc")
 	f.Add("name=%ff&name")

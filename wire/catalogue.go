@@ -99,7 +99,7 @@ var catalogue = map[Code]spec{
 	Draining:             {503, RetryAfter, "the process is shutting down"},
 	Maintenance:          {503, RetryAfter, "an operator has stopped pushes for maintenance"},
 	KeysUnavailable:      {500, Backoff, "the keys of tokens are not available"},
-	EncryptionKeyMissing: {503, Backoff, "the queue is encrypted and the broker lacks the key"},
+	EncryptionKeyMissing: {503, RetryAfter, "the queue is encrypted and the broker lacks the key"},
 	MessageCorrupt:       {500, Backoff, "the message is not what was stored"},
 }
 
@@ -136,10 +136,10 @@ const (
 
 // Limit is the limit that refused a request, as it stands in the error body.
 type Limit struct {
-	Name         string  // req, msgs, queues, partitions, payload, batch, body, retention, parked, storage, month
+	Name         string  // req, msgs, queues, partitions, payload, batch, body, retention, parked, storage, month, redrives
 	Limit        float64 // the plan's number
 	Used         float64 // what counted against it, in Unit
-	Unit         string  // requests_per_second, messages_per_second, queues, partitions, bytes, items, seconds, polls, messages
+	Unit         string  // requests_per_second, messages_per_second, queues, partitions, bytes, items, seconds, polls, messages, redrives
 	ResetSeconds float64 // until the refused request would fit; 0 when time does not cure it
 }
 

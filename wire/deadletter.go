@@ -12,7 +12,10 @@ func ScanReplay(body []byte) (Destination, error) {
 	if s.absent() {
 		return Destination{}, nil
 	}
-	to, err := s.destination(1)
+	to, err := s.destination(func([]byte) error {
+		_, err := s.skip(1)
+		return err
+	})
 	if err == nil {
 		err = s.end()
 	}
@@ -28,8 +31,8 @@ func (s *scanner) absent() bool {
 	return s.i == len(s.b)
 }
 
-// destination consumes an object that names a partition; depth is that of its members.
-func (s *scanner) destination(depth int) (to Destination, err error) {
+// destination consumes an object that names a partition; other is called for a member that does neither.
+func (s *scanner) destination(other func(key []byte) error) (to Destination, err error) {
 	var keys seen
 	err = s.object(func(key []byte) error {
 		switch string(key) {
@@ -38,8 +41,7 @@ func (s *scanner) destination(depth int) (to Destination, err error) {
 		case "partition":
 			return s.filled(&keys, 1, "partition", &to.Partition)
 		}
-		_, err := s.skip(depth)
-		return err
+		return other(key)
 	})
 	if err == nil && (to.Queue == "") != (to.Partition == "") {
 		err = bad("a destination names both queue and partition, or neither")
@@ -63,10 +65,11 @@ func (s *scanner) filled(keys *seen, bit uint, key string, into *string) error {
 	return checkName(key, name)
 }
 
-// Rates of a redrive in messages per second.
+// Bounds of a redrive; rates are in messages per second.
 const (
 	DefaultRedriveRate = 100
 	MaxRedriveRate     = 10_000
+	MaxRedriveLimit    = 1_000_000_000
 
 	maxRedriveIDs = 10_000
 )
@@ -80,6 +83,7 @@ type RedriveRequest struct {
 	From, Before   time.Time
 	TransactionIDs []string // nil: any
 	Destination    Destination
+	Limit          int // how many at most, the ones that failed first; 0: all
 	Rate           int
 	DryRun         bool // only count
 }
@@ -92,8 +96,10 @@ const (
 	redriveDryRun
 	redriveTo
 	redriveFilter
+	redrivePartition
+	redriveLimit
 
-	filterPartition = iota - redriveFilter - 1
+	filterPartition = iota - redriveLimit - 1
 	filterError
 	filterFrom
 	filterTo
@@ -102,14 +108,18 @@ const (
 
 // ScanRedrive reads
 //
-//	{"queue":…, "consumerGroup":…, "rate":…, "dryRun":…, "destination":{"queue":…,"partition":…},
+//	{"queue":…, "consumerGroup":…, "partition":…, "limit":…, "rate":…, "dryRun":…,
+//	 "destination":{"queue":…,"partition":…},
 //	 "filter":{"partition":…, "error":…, "from":…, "to":…, "transactionIds":[…]}}
 //
-// of which only queue is required; null counts as absent. from and to are RFC 3339 times of failing, to is exclusive.
+// of which only queue is required; null counts as absent. partition may stand in either place, not in both. from and to
+// are RFC 3339 times of failing, to is exclusive. A key that is not known is refused wherever it stands: what it was meant
+// to leave out would be moved, and a move cannot be undone.
 func ScanRedrive(body []byte) (RedriveRequest, error) {
 	s := scanner{b: body}
 	r := RedriveRequest{Rate: DefaultRedriveRate}
 	var keys seen
+	var filtered string // the partition that the filter names
 	err := s.object(func(key []byte) (err error) {
 		var there bool
 		switch string(key) {
@@ -117,6 +127,15 @@ func ScanRedrive(body []byte) (RedriveRequest, error) {
 			return s.filled(&keys, redriveQueue, "queue", &r.Queue)
 		case "consumerGroup":
 			return s.filled(&keys, redriveGroup, "consumerGroup", &r.Group)
+		case "partition":
+			return s.filled(&keys, redrivePartition, "partition", &r.Partition)
+		case "limit":
+			if there, err = s.known(&keys, redriveLimit, "limit", kindNumber, "a whole number"); there {
+				r.Limit, err = s.integer("limit")
+				if err == nil && (r.Limit < 1 || r.Limit > MaxRedriveLimit) {
+					err = bad("limit must be 1…%d dead letters", MaxRedriveLimit)
+				}
+			}
 		case "rate":
 			if there, err = s.known(&keys, redriveRate, "rate", kindNumber, "a whole number"); there {
 				r.Rate, err = s.integer("rate")
@@ -128,22 +147,31 @@ func ScanRedrive(body []byte) (RedriveRequest, error) {
 			return s.truth(&keys, redriveDryRun, "dryRun", &r.DryRun)
 		case "destination":
 			if there, err = s.known(&keys, redriveTo, "destination", kindObject, "an object"); there {
-				r.Destination, err = s.destination(2)
+				r.Destination, err = s.destination(func([]byte) error {
+					return bad("destination has a key that is not known; its keys are queue and partition")
+				})
 			}
 		case "filter":
 			if there, err = s.known(&keys, redriveFilter, "filter", kindObject, "an object"); there {
-				err = s.redriveFilter(&r)
+				err = s.redriveFilter(&r, &filtered)
 			}
 		default:
-			_, err = s.skip(1)
+			// The key is not repeated: a text of a 4xx must be free of words that clients search for.
+			err = bad("the redrive has a key that is not known; its keys are queue, consumerGroup, partition, limit, rate, dryRun, destination and filter")
 		}
 		return err
 	})
 	if err == nil {
 		err = s.end()
 	}
-	if err == nil && r.Queue == "" {
+	switch {
+	case err != nil:
+	case r.Queue == "":
 		err = bad("queue is missing")
+	case r.Partition == "":
+		r.Partition = filtered
+	case filtered != "":
+		err = bad("partition stands beside the filter and in it")
 	}
 	if err != nil {
 		return RedriveRequest{}, err
@@ -151,12 +179,12 @@ func ScanRedrive(body []byte) (RedriveRequest, error) {
 	return r, nil
 }
 
-func (s *scanner) redriveFilter(r *RedriveRequest) error {
+func (s *scanner) redriveFilter(r *RedriveRequest, partition *string) error {
 	var keys seen
 	return s.object(func(key []byte) (err error) {
 		switch string(key) {
 		case "partition":
-			return s.filled(&keys, filterPartition, "partition", &r.Partition)
+			return s.filled(&keys, filterPartition, "partition", partition)
 		case "error":
 			if err := keys.add(filterError, "error"); err != nil {
 				return err
@@ -176,7 +204,7 @@ func (s *scanner) redriveFilter(r *RedriveRequest) error {
 				err = s.array(func(i int) error { return s.transactionID(i, r) })
 			}
 		default:
-			_, err = s.skip(2)
+			err = bad("filter has a key that is not known; its keys are partition, error, from, to and transactionIds")
 		}
 		return err
 	})

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,12 +50,28 @@ func (n node) optional(key string) (v node, there bool, err error) {
 	return v, there && v.kind != 'n', err
 }
 
+// only reports an object whose members all are among known.
+func (n node) only(known ...string) bool {
+	return !slices.ContainsFunc(n.members, func(m member) bool { return !slices.Contains(known, m.key) })
+}
+
 func oracleRedrive(body []byte) (RedriveRequest, error) {
 	r := RedriveRequest{Rate: DefaultRedriveRate}
 	fail := func() (RedriveRequest, error) { return RedriveRequest{}, errOracle }
 	root, err := oracleParse(body)
-	if err != nil || root.kind != '{' {
+	if err != nil || root.kind != '{' || !root.only("queue", "consumerGroup", "partition", "limit", "rate", "dryRun", "destination", "filter") {
 		return fail()
+	}
+	if r.Partition, err = oracleFilled(root, "partition"); err != nil {
+		return fail()
+	}
+	if v, there, err := root.optional("limit"); err != nil {
+		return fail()
+	} else if there {
+		s := scanner{b: v.raw}
+		if r.Limit, err = s.integer("limit"); err != nil || v.kind != '0' || r.Limit < 1 || r.Limit > MaxRedriveLimit {
+			return fail()
+		}
 	}
 	if r.Queue, err = oracleFilled(root, "queue"); err != nil || r.Queue == "" {
 		return fail()
@@ -77,19 +95,22 @@ func oracleRedrive(body []byte) (RedriveRequest, error) {
 	if v, there, err := root.optional("destination"); err != nil {
 		return fail()
 	} else if there {
-		if r.Destination, err = oracleDestination(v); err != nil {
+		if r.Destination, err = oracleDestination(v); err != nil || !v.only("queue", "partition") {
 			return fail()
 		}
 	}
 	f, there, err := root.optional("filter")
-	if err != nil || there && f.kind != '{' {
+	if err != nil || there && (f.kind != '{' || !f.only("partition", "error", "from", "to", "transactionIds")) {
 		return fail()
 	}
 	if !there {
 		return r, nil
 	}
-	if r.Partition, err = oracleFilled(f, "partition"); err != nil {
+	switch partition, err := oracleFilled(f, "partition"); {
+	case err != nil || partition != "" && r.Partition != "":
 		return fail()
+	case partition != "":
+		r.Partition = partition
 	}
 	if r.ErrorPart, _, err = f.str("error"); err != nil || hasControl(r.ErrorPart) {
 		return fail()
@@ -161,6 +182,34 @@ func agree[T any](t *testing.T, body []byte, scan, oracle func([]byte) (T, error
 	}
 }
 
+// What a redrive moves cannot be taken back, so whatever might have been meant to narrow it is read or refused.
+func TestARedriveRefusesWhatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	for rule, c := range map[string]struct {
+		body, says string
+	}{
+		"a key":                         {`{"queue":"q","timeout":1}`, "its keys are queue, consumerGroup, partition, limit,"},
+		"what others call the target":   {`{"queue":"q","target":{"queue":"a","partition":"b"}}`, "the redrive has a key that is not known"},
+		"a key of the filter":           {`{"queue":"q","filter":{"errorr":"x"}}`, "filter has a key that is not known; its keys are partition, error,"},
+		"a key of the destination":      {`{"queue":"q","destination":{"topic":"x"}}`, "destination has a key that is not known"},
+		"a limit of none":               {`{"queue":"q","limit":0}`, "limit must be 1…1000000000"},
+		"a limit below none":            {`{"queue":"q","limit":-1}`, "limit must be 1…1000000000"},
+		"a limit that is no number":     {`{"queue":"q","limit":"3"}`, "limit must be a whole number"},
+		"a limit twice":                 {`{"queue":"q","limit":3,"limit":4}`, "duplicate key"},
+		"two partitions":                {`{"queue":"q","partition":"a","filter":{"partition":"b"}}`, "partition stands beside the filter and in it"},
+		"a blank partition":             {`{"queue":"q","partition":""}`, "partition must not be blank"},
+		"a filter as a list of strings": {`{"queue":"q","filter":["a"]}`, "filter must be an object"},
+	} {
+		_, err := ScanRedrive([]byte(c.body))
+		e := AsError(err)
+		if e == nil || e.Code != InvalidRequest || !strings.Contains(e.Text(), c.says) {
+			t.Errorf("%s: %v", rule, err)
+			continue
+		}
+		assertNoTrap(t, e.Text())
+	}
+}
+
 func FuzzDeadLetterBodies(f *testing.F) {
 	for _, body := range []string{
 		``, ` `, `{}`, `[]`, `null`, `{"queue":"a","partition":"b"}`, `{"queue":"a"}`, `{"queue":"","partition":"b"}`,
@@ -170,6 +219,9 @@ func FuzzDeadLetterBodies(f *testing.F) {
 		`{"queue":"q","rate":0}`, `{"queue":"q","rate":"1"}`, `{"queue":"q","filter":{"to":"never"}}`, `{"queue":"q","filter":{"transactionIds":[1]}}`,
 		`{"queue":"q","filter":{"transactionIds":[]}}`, `{"queue":"q","dryRun":1}`, `{"queue":"q","destination":{"queue":"a"}}`,
 		`{"queue":"q","filter":{"partition":"p","partition":"p"}}`, `{"queue":"q","other":[{"queue":1}]}`,
+		`{"queue":"q","limit":3,"partition":"p"}`, `{"queue":"q","limit":0}`, `{"queue":"q","limit":1000000001}`, `{"queue":"q","limit":null,"partition":null}`,
+		`{"queue":"q","partition":"p","filter":{"partition":"p"}}`, `{"queue":"q","partition":"p","filter":{"partition":null}}`, `{"queue":"q","partition":""}`,
+		`{"queue":"q","filter":{"errorr":"x"}}`, `{"queue":"q","target":{}}`, `{"queue":"q","destination":{"queue":"a","partition":"b","x":1}}`,
 		`{"consumerGroup":"g","error":"e"}`, `{"consumerGroup":""}`, `{"error":null}`, `{"error":7}`,
 	} {
 		f.Add([]byte(body))

@@ -99,12 +99,21 @@ var opDocs = map[Op]opDoc{
 	},
 	OpPurgeDeadLetters: {
 		id: "purgeDeadLetters", tag: "dead letters", answers: answers200("DeadLettersPurged"),
-		query: []queryParam{{name: "queue", kind: "string", required: true}, {name: "consumerGroup", kind: "string"}},
+		query: append([]queryParam{
+			{name: "queue", kind: "string", required: true},
+			{name: "consumerGroup", kind: "string"},
+			{name: "partition", kind: "string"},
+			{name: "limit", kind: "integer", most: MaxRedriveLimit},
+		}, fromTo...),
 	},
 	OpReplayDeadLetter: {id: "replayDeadLetter", tag: "dead letters", body: "ReplayRequest", optional: true, answers: answers200("ReplayAnswer")},
 	OpRedrive:          {id: "redrive", tag: "dead letters", body: "RedriveRequest", answers: []opAnswer{{202, "begun", "Redrive"}, {200, "counted, of a dry run", "Redrive"}}},
-	OpCancelRedrive:    {id: "cancelRedrive", tag: "dead letters", answers: answers200("Redrive")},
-	OpRedriveStatus:    {id: "redriveStatus", tag: "dead letters", answers: answers200("Redrive")},
+	OpListRedrives: {
+		id: "listRedrives", tag: "dead letters", answers: answers200("RedriveList"),
+		query: []queryParam{{name: "queue", kind: "string"}, {name: "state", kind: "running|done|cancelled|failed"}, {name: "limit", kind: "integer", def: 100, most: 1000}},
+	},
+	OpCancelRedrive: {id: "cancelRedrive", tag: "dead letters", answers: answers200("Redrive")},
+	OpRedriveStatus: {id: "redriveStatus", tag: "dead letters", answers: answers200("Redrive")},
 
 	OpAddTrace:        {id: "addTrace", tag: "traces", body: "TraceRequest", answers: answers201("TraceAdded")},
 	OpTraceNames:      {id: "listTraceNames", tag: "traces", query: paged(50), answers: answers200("TraceNameList")},

@@ -48,6 +48,7 @@ const (
 	OpPurgeDeadLetters
 	OpReplayDeadLetter
 	OpRedrive
+	OpListRedrives
 	OpRedriveStatus
 	OpCancelRedrive
 	OpAddTrace
@@ -203,6 +204,7 @@ var Routes = []Route{
 	{"GET", "/api/v1/dlq", OpListDeadLetters, ClassRead, CostRequest, AccessReadOnly, true, ByTenant, "list dead letters"},
 	{"DELETE", "/api/v1/dlq", OpPurgeDeadLetters, ClassQueueAdmin, CostRequest, AccessAdmin, true, ByTenant, "delete dead letters of a queue"},
 	{"POST", "/api/v1/dlq/redrive", OpRedrive, ClassQueueAdmin, CostReplay, AccessReadWrite, true, ByTenant, "replay many dead letters"},
+	{"GET", "/api/v1/dlq/redrive", OpListRedrives, ClassRead, CostRequest, AccessReadOnly, true, ByTenant, "list redrives"},
 	{"GET", "/api/v1/dlq/redrive/:id", OpRedriveStatus, ClassRead, CostRequest, AccessReadOnly, true, ByTenant, "progress of a redrive"},
 	{"DELETE", "/api/v1/dlq/redrive/:id", OpCancelRedrive, ClassQueueAdmin, CostRequest, AccessReadWrite, true, ByTenant, "end a redrive"},
 	{"POST", "/api/v1/dlq/:id/replay", OpReplayDeadLetter, ClassQueueAdmin, CostReplay, AccessReadWrite, true, ByTenant, "replay one dead letter"},

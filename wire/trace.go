@@ -31,7 +31,7 @@ const (
 )
 
 // ScanTrace reads a trace event. transactionId, partitionId and data are required; null counts as absent for all but
-// data. traceNames is a string or an array of strings; repeated and empty names are dropped.
+// data. traceNames is a string or an array of strings, none of them empty; repeated ones are dropped.
 func ScanTrace(body []byte) (TraceRequest, error) {
 	s := scanner{b: body}
 	t := TraceRequest{Group: QueueModeGroup}
@@ -110,8 +110,11 @@ func (t *TraceRequest) check() error {
 func (s *scanner) traceNames() (names []string, err error) {
 	one := func() error {
 		name, err := s.text()
-		if err != nil || name == "" || slices.Contains(names, name) {
+		switch {
+		case err != nil || slices.Contains(names, name):
 			return err
+		case name == "":
+			return bad("traceNames must not be blank")
 		}
 		if len(names) == MaxTraceNames {
 			return bad("traceNames has more than %d names", MaxTraceNames)

@@ -15,12 +15,12 @@ func TestScanTrace(t *testing.T) {
 		body string
 		want TraceRequest
 	}{
-		"the defaults":                     {head + `{"n":1}}`, TraceRequest{"t", "p", []byte(`{"n":1}`), QueueModeGroup, "info", nil}},
-		"null is data":                     {head + `null}`, TraceRequest{"t", "p", []byte("null"), QueueModeGroup, "info", nil}},
-		"null is absent elsewhere":         {head + `1,"consumerGroup":null,"eventType":null,"traceNames":null}`, TraceRequest{"t", "p", []byte("1"), QueueModeGroup, "info", nil}},
-		"a name alone":                     {head + `1,"traceNames":"a"}`, TraceRequest{"t", "p", []byte("1"), QueueModeGroup, "info", []string{"a"}}},
-		"names are told once, empty never": {head + `1,"traceNames":["b","","a","b"]}`, TraceRequest{"t", "p", []byte("1"), QueueModeGroup, "info", []string{"b", "a"}}},
-		"all":                              {head + `[],"consumerGroup":"g","eventType":"step","x":[{"data":1}]}`, TraceRequest{"t", "p", []byte("[]"), "g", "step", nil}},
+		"the defaults":             {head + `{"n":1}}`, TraceRequest{"t", "p", []byte(`{"n":1}`), QueueModeGroup, "info", nil}},
+		"null is data":             {head + `null}`, TraceRequest{"t", "p", []byte("null"), QueueModeGroup, "info", nil}},
+		"null is absent elsewhere": {head + `1,"consumerGroup":null,"eventType":null,"traceNames":null}`, TraceRequest{"t", "p", []byte("1"), QueueModeGroup, "info", nil}},
+		"a name alone":             {head + `1,"traceNames":"a"}`, TraceRequest{"t", "p", []byte("1"), QueueModeGroup, "info", []string{"a"}}},
+		"names are told once":      {head + `1,"traceNames":["b","a","b"]}`, TraceRequest{"t", "p", []byte("1"), QueueModeGroup, "info", []string{"b", "a"}}},
+		"all":                      {head + `[],"consumerGroup":"g","eventType":"step","x":[{"data":1}]}`, TraceRequest{"t", "p", []byte("[]"), "g", "step", nil}},
 	} {
 		got, err := ScanTrace([]byte(c.body))
 		if err != nil || !cmp.Equal(got, c.want) {
@@ -43,6 +43,8 @@ func TestScanTraceRefuses(t *testing.T) {
 		"a name with a control":  `{"transactionId":"t","partitionId":"p","data":1,"traceNames":"\u0000"}`,
 		"large data":             `{"transactionId":"t","partitionId":"p","data":"` + strings.Repeat("d", MaxTraceDataBytes) + `"}`,
 		"too many names":         `{"transactionId":"t","partitionId":"p","data":1,"traceNames":[` + strings.TrimSuffix(numbered(MaxTraceNames+1), ",") + `]}`,
+		"an empty name":          `{"transactionId":"t","partitionId":"p","data":1,"traceNames":""}`,
+		"an empty name of many":  `{"transactionId":"t","partitionId":"p","data":1,"traceNames":["a",""]}`,
 		"no object":              `[]`,
 		"more than an object":    `{"transactionId":"t","partitionId":"p","data":1}x`,
 		"an event with controls": `{"transactionId":"t","partitionId":"p","data":1,"eventType":"\n"}`,

@@ -418,7 +418,7 @@ func (e *engine) replay() {
 	i := e.draw("letter", len(e.m.letters))
 	x := e.m.letters[i]
 	l := x.lane
-	page, err := e.store.Letters(e.ctx, e.tenant, LetterFilter{Queue: engineQueue, Group: x.group, Partition: l.name}, LetterKey{}, 1000, 0, 1<<20)
+	page, _, err := e.store.Letters(e.ctx, e.tenant, LetterFilter{Queue: engineQueue, Group: x.group, Partition: l.name}, LetterKey{}, 1000, 0, 1<<20)
 	e.must(err)
 	n := slices.IndexFunc(page, func(p Letter) bool { return p.Offset == x.offset })
 	if n < 0 || (page[n].Payload != nil) != x.text {

@@ -96,7 +96,8 @@ func (h *hunter) batches() (acks []AckGroup, leases []string, err error) {
 }
 
 func (h *hunter) letters() ([]Letter, error) {
-	return h.db.Letters(h.ctx, h.tenant, LetterFilter{}, LetterKey{}, 5, 0, 1<<20)
+	page, _, err := h.db.Letters(h.ctx, h.tenant, LetterFilter{}, LetterKey{}, 5, 0, 1<<20)
+	return page, err
 }
 
 // redrive is one that runs, if any, claimed by this session; others may have it too.

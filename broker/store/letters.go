@@ -57,11 +57,13 @@ coalesce(d.transaction_id, ''), d.payload, d.error, d.retry_count, d.created_at,
   AND ($6::timestamptz IS NULL OR d.failed_at < $6) AND ($7::text[] IS NULL OR d.transaction_id = ANY ($7))`
 	letterOfQueue = ` AND d.queue = $8`
 
-	// A page ends before its payloads pass $4 bytes more than one letter: sizes are known without reading them.
+	// A page ends before its payloads pass so many bytes more than one letter: sizes are known without reading them. One
+	// letter more than the page may have is looked at, so that the last page knows that it is.
 	letterPage = `
-SELECT ` + letterColumns + `
+SELECT ` + letterColumns + `, w.found
 FROM (
-    SELECT l.id, sum(l.size) OVER (ORDER BY l.failed_at DESC, l.id DESC) - l.size AS before
+    SELECT l.id, sum(l.size) OVER (ORDER BY l.failed_at DESC, l.id DESC) - l.size AS before,
+           row_number() OVER (ORDER BY l.failed_at DESC, l.id DESC) AS place, count(*) OVER () AS found
     FROM (
         SELECT d.id, d.failed_at, coalesce(octet_length(d.payload), 0) AS size
         FROM queen.log_dlq d WHERE `
@@ -78,9 +80,9 @@ WHERE w.before < `
 // Indexes: log_dlq_tenant or log_dlq_queue, log_dlq_pkey, log_partitions_pkey. No lock.
 var (
 	listLetters = statement(letterPage + letterWhere + ` AND (d.failed_at, d.id) < ($8, $9)` + letterPageEnd +
-		` LIMIT $10 OFFSET $11` + letterPageJoin + `$12 ORDER BY d.failed_at DESC, d.id DESC`)
+		` LIMIT $10 OFFSET $11` + letterPageJoin + `$12 AND w.place < $10 ORDER BY d.failed_at DESC, d.id DESC`)
 	listQueueLetters = statement(letterPage + letterWhere + letterOfQueue + ` AND (d.failed_at, d.id) < ($9, $10)` + letterPageEnd +
-		` LIMIT $11 OFFSET $12` + letterPageJoin + `$13 ORDER BY d.failed_at DESC, d.id DESC`)
+		` LIMIT $11 OFFSET $12` + letterPageJoin + `$13 AND w.place < $11 ORDER BY d.failed_at DESC, d.id DESC`)
 
 	letterByID = statement(`SELECT ` + letterColumns + `
 FROM queen.log_dlq d LEFT JOIN queen.log_partitions p ON p.id = d.partition_id
@@ -157,9 +159,9 @@ func (f *LetterFilter) args(tenant uuid.UUID) []any {
 var firstLetter = LetterKey{FailedAt: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
 
 // Letters returns a page of the tenant's dead letters, the one that failed last first: those after the key (the zero
-// key: from the first on), skipping some. The page ends early when its payloads grow beyond maxBytes, never before its
-// first letter. One read, no lock.
-func (s *Store) Letters(ctx context.Context, tenant uuid.UUID, f LetterFilter, after LetterKey, limit, skip, maxBytes int) ([]Letter, error) {
+// key: from the first on), skipping some, and whether more come after it. The page ends early when its payloads grow
+// beyond maxBytes, never before its first letter. One read, no lock.
+func (s *Store) Letters(ctx context.Context, tenant uuid.UUID, f LetterFilter, after LetterKey, limit, skip, maxBytes int) (page []Letter, more bool, err error) {
 	if after == (LetterKey{}) {
 		after = firstLetter
 	}
@@ -167,20 +169,23 @@ func (s *Store) Letters(ctx context.Context, tenant uuid.UUID, f LetterFilter, a
 	if f.Queue != "" {
 		sql = listQueueLetters
 	}
-	return s.letters(ctx, sql, append(f.args(tenant), after.FailedAt, after.ID, limit, skip, maxBytes)...)
+	found := 0
+	page, err = s.letters(ctx, sql, append(f.args(tenant), after.FailedAt, after.ID, limit+1, skip, maxBytes), &found)
+	return page, found > len(page), err
 }
 
 // LettersByID returns those of the letters that the tenant has, in no order.
 func (s *Store) LettersByID(ctx context.Context, tenant uuid.UUID, ids []uuid.UUID) ([]Letter, error) {
-	return s.letters(ctx, lettersByID, tenant, ids)
+	return s.letters(ctx, lettersByID, []any{tenant, ids})
 }
 
-func (s *Store) letters(ctx context.Context, sql string, args ...any) ([]Letter, error) {
+// letters reads letterColumns of every row, and into beside what stands behind them.
+func (s *Store) letters(ctx context.Context, sql string, args []any, beside ...any) ([]Letter, error) {
 	var all []Letter
 	err := s.query(ctx, "read dead letters", sql, args, func(rows pgx.Rows) error {
 		var l Letter
 		var created *time.Time
-		if err := rows.Scan(l.fields(&created)...); err != nil {
+		if err := rows.Scan(append(l.fields(&created), beside...)...); err != nil {
 			return err
 		}
 		l.settle(created)

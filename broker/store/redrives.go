@@ -29,6 +29,8 @@ type Redrive struct {
 	ID          uuid.UUID
 	Tenant      uuid.UUID
 	Filter      LetterFilter // Queue is set, Before is at most the time of the request
+	Listed      int          // how many ids Filter.TransactionIDs has, which a list leaves out; -1: any. Read only
+	Limit       int          // how many at most, the ones that failed first; 0: all
 	Destination Pair         // zero: back to where each letter came from
 	Rate        int          // messages per second
 	Producer    string       // who asked
@@ -55,26 +57,39 @@ const (
 	redriveMemory = 7 * 24 * time.Hour
 )
 
-const redriveColumns = `r.id, r.tenant_id, r.queue, coalesce(r.consumer_group, ''), coalesce(r.partition_name, ''),
-coalesce(r.error_part, ''), r.failed_from, r.failed_before, r.transaction_ids, coalesce(r.to_queue, ''),
+const (
+	redriveColumns = redriveHead + `r.transaction_ids` + redriveTail
+	redriveBrief   = redriveHead + `NULL::text[]` + redriveTail // ten thousand ids are not read to be counted
+
+	redriveHead = `r.id, r.tenant_id, r.queue, coalesce(r.consumer_group, ''), coalesce(r.partition_name, ''),
+coalesce(r.error_part, ''), r.failed_from, r.failed_before, `
+	redriveTail = `, coalesce(cardinality(r.transaction_ids), -1), coalesce(r.max_letters, 0), coalesce(r.to_queue, ''),
 coalesce(r.to_partition, ''), r.rate, r.producer, r.state, r.matched, r.moved, r.duplicate, r.failed,
 coalesce(r.error, ''), r.created_at, r.finished_at, r.after_failed_at, coalesce(r.after_id, '00000000-0000-0000-0000-000000000000'), r.fence`
+)
 
 // redrivable leaves out what can never return to the log.
 const redrivable = ` AND d.consumer_group <> '` + wire.TimerGroup + `'`
 
 var (
-	countLetters = statement(`SELECT count(*) FROM queen.log_dlq d WHERE ` + letterWhere + letterOfQueue + redrivable)
+	countLetters = statement(`SELECT count(*) FROM (
+    SELECT 1 FROM queen.log_dlq d WHERE ` + letterWhere + letterOfQueue + redrivable + ` LIMIT $9::bigint) l`)
 
 	// The tenant's row keeps the count of running ones exact.
-	lockTenant     = statement(`SELECT queen.lock_tenant($1)`)
-	databaseTime   = statement(`SELECT clock_timestamp()`)
-	runningOf      = statement(`SELECT count(*) FROM queen.redrives WHERE tenant_id = $1 AND state = 'running'`)
+	lockTenant   = statement(`SELECT queen.lock_tenant($1)`)
+	databaseTime = statement(`SELECT clock_timestamp()`)
+	// With how many there are goes how long the one that ends first has left at its rate. Index: redrives_tenant.
+	runningOf = statement(`SELECT count(*), coalesce(min((r.matched - r.moved - r.duplicate - r.failed)::float8 / r.rate), 0)
+FROM queen.redrives r WHERE r.tenant_id = $1 AND r.state = 'running'`)
 	forgetRedrives = statement(`DELETE FROM queen.redrives
 WHERE tenant_id = $1 AND state <> 'running' AND finished_at < clock_timestamp() - $2::bigint * interval '1 ms'`)
 	insertRedrive = statement(`INSERT INTO queen.redrives AS r (id, tenant_id, queue, consumer_group, partition_name, error_part,
-    failed_from, failed_before, transaction_ids, to_queue, to_partition, rate, producer, matched)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) RETURNING ` + redriveColumns)
+    failed_from, failed_before, transaction_ids, to_queue, to_partition, rate, producer, matched, max_letters)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) RETURNING ` + redriveColumns)
+	// Index: redrives_tenant, backwards.
+	listRedrives = statement(`SELECT ` + redriveBrief + ` FROM queen.redrives r
+WHERE r.tenant_id = $1 AND ($2::text IS NULL OR r.queue = $2) AND ($3::text IS NULL OR r.state = $3)
+ORDER BY r.created_at DESC, r.id DESC LIMIT $4`)
 	redriveByID   = statement(`SELECT ` + redriveColumns + ` FROM queen.redrives r WHERE r.tenant_id = $1 AND r.id = $2`)
 	cancelRedrive = statement(`UPDATE queen.redrives r SET
     state = CASE WHEN r.state = 'running' THEN 'cancelled' ELSE r.state END,
@@ -95,6 +110,7 @@ RETURNING ` + redriveColumns)
 	redrivePage = statement(`SELECT d.id, d.failed_at, d.partition_id, d.partition_name, coalesce(octet_length(d.payload), -1)
 FROM queen.log_dlq d WHERE ` + letterWhere + letterOfQueue + redrivable + ` AND (d.failed_at, d.id) > ($9, $10)
 ORDER BY d.failed_at, d.id LIMIT $11`)
+	redriveLeft   = statement(`SELECT r.max_letters - r.moved - r.duplicate - r.failed FROM queen.redrives r WHERE r.id = $1`)
 	settleRedrive = statement(`UPDATE queen.redrives r SET after_failed_at = $3, after_id = $4, failed = r.failed + $5,
     lease_until = clock_timestamp() + $6::bigint * interval '1 ms'
 WHERE ` + redriveHeld)
@@ -109,7 +125,7 @@ func scanRedrive(row pgx.Row) (*Redrive, error) {
 	var from, finished, after *time.Time
 	f := &r.Filter
 	if err := row.Scan(&r.ID, &r.Tenant, &f.Queue, &f.Group, &f.Partition, &f.ErrorPart, &from, &f.Before, &f.TransactionIDs,
-		&r.Destination.Queue, &r.Destination.Partition, &r.Rate, &r.Producer, &r.State, &r.Matched, &r.Moved, &r.Duplicate,
+		&r.Listed, &r.Limit, &r.Destination.Queue, &r.Destination.Partition, &r.Rate, &r.Producer, &r.State, &r.Matched, &r.Moved, &r.Duplicate,
 		&r.Failed, &r.Error, &r.Created, &finished, &after, &r.after.ID, &r.fence); err != nil {
 		return nil, err
 	}
@@ -125,15 +141,16 @@ func scanRedrive(row pgx.Row) (*Redrive, error) {
 	return r, nil
 }
 
-// CountLetters returns how many letters a redrive with this filter would find now. f.Queue must be set.
-func (s *Store) CountLetters(ctx context.Context, tenant uuid.UUID, f LetterFilter) (n int64, err error) {
-	err = s.query(ctx, "count dead letters", countLetters, f.args(tenant), func(rows pgx.Rows) error { return rows.Scan(&n) })
+// CountLetters returns how many letters a redrive with this filter would find now; it counts no further than limit (0: to
+// the end). f.Queue must be set.
+func (s *Store) CountLetters(ctx context.Context, tenant uuid.UUID, f LetterFilter, limit int) (n int64, err error) {
+	err = s.query(ctx, "count dead letters", countLetters, append(f.args(tenant), optional(limit)), func(rows pgx.Rows) error { return rows.Scan(&n) })
 	return n, err
 }
 
 // StartRedrive records a redrive and returns it with its id and what it will find. Letters that fail from now on are
 // none of its business, so that one which fails again does not come round for ever. Redrives that ended a week ago are
-// forgotten. Error: wire.QuotaExceeded when the tenant has 4 running.
+// forgotten. Error: wire.RateLimited when the tenant has 4 running, with the time until one of them ends at its rate.
 func (s *Store) StartRedrive(ctx context.Context, r *Redrive) (*Redrive, error) {
 	f := r.Filter
 	var now time.Time
@@ -144,7 +161,7 @@ func (s *Store) StartRedrive(ctx context.Context, r *Redrive) (*Redrive, error) 
 		f.Before = now
 	}
 	// Counted before the tenant is locked: it may take seconds.
-	matched, err := s.CountLetters(ctx, r.Tenant, f)
+	matched, err := s.CountLetters(ctx, r.Tenant, f, r.Limit)
 	if err != nil {
 		return nil, err
 	}
@@ -154,12 +171,13 @@ func (s *Store) StartRedrive(ctx context.Context, r *Redrive) (*Redrive, error) 
 		if _, err := tx.Exec(ctx, lockTenant, r.Tenant); err != nil {
 			return err
 		}
-		var running int64
-		if err := tx.QueryRow(ctx, runningOf, r.Tenant).Scan(&running); err != nil {
+		var running int
+		var seconds float64
+		if err := tx.QueryRow(ctx, runningOf, r.Tenant).Scan(&running, &seconds); err != nil {
 			return err
 		}
 		if running >= maxRedrives {
-			return overCap("redrives", maxRedrives, running, "so many redrives are running already; wait for one or cancel it")
+			return tooManyRedrives(running, seconds)
 		}
 		if _, err := tx.Exec(ctx, forgetRedrives, r.Tenant, redriveMemory.Milliseconds()); err != nil {
 			return err
@@ -167,13 +185,38 @@ func (s *Store) StartRedrive(ctx context.Context, r *Redrive) (*Redrive, error) 
 		var err error
 		started, err = scanRedrive(tx.QueryRow(ctx, insertRedrive, uuid.Must(uuid.NewV7()), r.Tenant, f.Queue, optional(f.Group),
 			optional(f.Partition), optional(f.ErrorPart), optional(f.From), f.Before, f.TransactionIDs,
-			optional(r.Destination.Queue), optional(r.Destination.Partition), r.Rate, r.Producer, matched))
+			optional(r.Destination.Queue), optional(r.Destination.Partition), r.Rate, r.Producer, matched, optional(r.Limit)))
 		return err
 	})
 	if err != nil {
 		return nil, pg.Error("start redrive", err)
 	}
 	return started, nil
+}
+
+// maxRedriveWait bounds what a refusal says of the time until a redrive ends: somebody may cancel one.
+const maxRedriveWait = time.Hour
+
+// tooManyRedrives refuses one more while so many run, of which one ends in so many seconds. Time cures it, so it is no
+// matter of the plan.
+func tooManyRedrives(running int, seconds float64) error {
+	wait := min(max(time.Duration(seconds*float64(time.Second)), time.Second), maxRedriveWait)
+	return &wire.Error{
+		Code: wire.RateLimited, Detail: "so many redrives are running already; wait for one or cancel it", RetryAfter: wait,
+		Limit: &wire.Limit{Name: "redrives", Limit: maxRedrives, Used: float64(running), Unit: "redrives", ResetSeconds: wait.Seconds()},
+	}
+}
+
+// Redrives returns the redrives of the tenant, of one queue and in one state if they are not "", at most limit, the newest
+// first. Filter.TransactionIDs is left out. One read, no lock.
+func (s *Store) Redrives(ctx context.Context, tenant uuid.UUID, queue string, state RedriveState, limit int) (all []*Redrive, err error) {
+	args := []any{tenant, optional(queue), optional(string(state)), limit}
+	err = s.query(ctx, "list redrives", listRedrives, args, func(rows pgx.Rows) error {
+		r, err := scanRedrive(rows)
+		all = append(all, r)
+		return err
+	})
+	return all, err
 }
 
 // Redrive returns a redrive of the tenant, nil when there is none.
@@ -228,8 +271,19 @@ type RedriveItem struct {
 }
 
 // RedrivePage returns the next letters that a claimed redrive has to settle, the one that failed first first; none
-// means that it is done. Payloads are not read.
+// means that it is done. Letters that others took meanwhile do not count against the redrive's limit. Payloads are not
+// read.
 func (s *Store) RedrivePage(ctx context.Context, r *Redrive, limit int) ([]RedriveItem, error) {
+	if r.Limit > 0 {
+		// Only the holder moves the counters, so they stand still until the page is worked off.
+		var left int
+		if err := s.pool.QueryRow(ctx, redriveLeft, r.ID).Scan(&left); err != nil {
+			return nil, pg.Error("read redrive", err)
+		}
+		if limit = min(limit, left); limit <= 0 {
+			return nil, nil
+		}
+	}
 	var items []RedriveItem
 	after := r.after
 	args := append(r.Filter.args(r.Tenant), after.FailedAt, after.ID, limit)

@@ -315,12 +315,12 @@ func (d *document) talk(tenant uuid.UUID) {
 	ask("POST", "/api/v1/messages/"+partition+"/b/retry", m{}, 404)
 	ask("DELETE", "/api/v1/messages/"+partition+"/b", nil, 404)
 	ask("DELETE", "/api/v1/messages/"+partition+"/"+letters[2].(m)["transactionId"].(string), nil, 200)
-	ask("POST", "/api/v1/dlq/redrive", m{"queue": "orders", "dryRun": true, "filter": m{"partition": "p", "error": "boom", "transactionIds": []string{"a"}}}, 200)
+	ask("POST", "/api/v1/dlq/redrive", m{"queue": "orders", "dryRun": true, "limit": 5, "partition": "p", "filter": m{"error": "boom", "transactionIds": []string{"a"}}}, 200)
 	redrive := ask("POST", "/api/v1/dlq/redrive", m{"queue": "orders", "rate": 10, "destination": m{"queue": "orders", "partition": "q"}}, 202)["id"].(string)
-	get("/api/v1/dlq/redrive/" + redrive)
+	get("/api/v1/dlq/redrive/"+redrive, "/api/v1/dlq/redrive?queue=orders&state=running&limit=5")
 	ask("DELETE", "/api/v1/dlq/redrive/"+redrive, nil, 200)
 	ask("GET", "/api/v1/dlq/redrive/"+uuid.NewString(), nil, 404)
-	ask("DELETE", "/api/v1/dlq?queue=orders&consumerGroup=g", nil, 200)
+	ask("DELETE", "/api/v1/dlq?queue=orders&consumerGroup=g&partition=p&limit=10&from=2026-01-01T00:00:00Z&to=2099-01-01T00:00:00Z", nil, 200)
 
 	get("/api/v1/resources/queues?namespace=shop&task=bill&limit=10&offset=0", "/api/v1/resources/queues/orders", "/api/v1/resources/queues/orders/depth?group=g",
 		"/api/v1/resources/overview", "/api/v1/resources/namespaces", "/api/v1/resources/tasks", "/api/v1/resources/partitions?queue=orders&limit=10",
