@@ -139,16 +139,16 @@ func (b *Broker) locate(groups []store.AckGroup) {
 // extend renews a lease: 200 whether or not it was still there.
 func (b *Broker) extend(x *exchange) error {
 	id := x.params[0]
-	n, ok := wire.ScanExtend(x.ctx.PostBody())
+	n, ok, err := wire.ScanExtend(x.ctx.PostBody())
+	if err != nil {
+		return err
+	}
 	if !ok {
 		n = 0 // the larger of a minute and the queue's lease time
-	} else {
-		n = max(n, 1)
 	}
 	key, parts := b.leases.held(id, x.who.tenant)
 	var renewed int
 	var expires time.Time
-	var err error
 	ctx, cancel := b.database()
 	defer cancel()
 	if parts != nil {

@@ -173,6 +173,7 @@ type Broker struct {
 	history  *history
 	janitor  *janitor.Janitor
 	server   *fasthttp.Server
+	conns    *conns                  // of server
 	headWall fasthttp.RequestHandler // nil without JWT
 
 	transactions *places // in the database
@@ -251,7 +252,9 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 		cost: func(g store.AckGroup) int64 { return 1 + int64(len(g.Items))/ackItemsPerCost },
 		max:  maxAcksPerBundle, note: b.metrics.bundle("ack"),
 	})
+	b.conns = newConns()
 	b.server = &fasthttp.Server{
+		ConnState:    b.conns.note,
 		Handler:      httpkit.Barrier(log, b.metrics.panics, b.serve),
 		ErrorHandler: b.refuseHead,
 		Logger:       quietLogger{log},
@@ -281,7 +284,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 }
 
 // Run serves until ctx ends, then drains: readiness turns red, parked polls are answered 204, the listener closes,
-// requests in flight are finished. It returns when everything it started has returned; nil means a clean stop. It
+// requests in flight are finished, and those that have not arrived in five seconds are refused. It returns when everything it started has returned; nil means a clean stop. It
 // runs once.
 func (b *Broker) Run(ctx context.Context) error {
 	if b.running.Swap(true) {
@@ -369,6 +372,11 @@ func (b *Broker) drain(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.DrainTimeout)
 	defer cancel()
 	waited := b.awaitDetached(ctx)
+	var hurrying sync.WaitGroup
+	defer hurrying.Wait()
+	late, shut := context.WithCancel(ctx)
+	defer shut()
+	hurrying.Go(func() { b.conns.hurry(late, min(b.cfg.drainArrival, b.cfg.DrainTimeout/2)) })
 	err := b.server.ShutdownWithContext(ctx)
 	// A server that had not begun to serve knows no listener to close; a second close is an error nobody needs.
 	_ = ln.Close()

@@ -122,6 +122,18 @@ func TestAPollEndsBeforeItsTimeWith204(t *testing.T) {
 	}
 }
 
+func TestAShortPollUsesMostOfItsTime(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	for _, ms := range []int{50, 200, 500} {
+		begin := time.Now()
+		w.pop(fmt.Sprintf("q?wait=true&timeout=%d", ms))
+		if d, least := time.Since(begin), time.Duration(ms)*time.Millisecond*3/4; d < least {
+			t.Errorf("a poll of %d ms was answered after %v, want at least %v", ms, d, least)
+		}
+	}
+}
+
 func TestAnotherBrokersPushAndAckAreNoticed(t *testing.T) {
 	t.Parallel()
 	a := setup(t, nil)

@@ -44,6 +44,7 @@ type Config struct {
 	IdleTimeout      time.Duration // 120 s between two requests
 	DrainDelay       time.Duration // readiness is red for so long before the drain begins, for load balancers; 0
 	DrainTimeout     time.Duration // 20 s for requests in flight
+	drainArrival     time.Duration // 5 s of it for those that are still arriving
 	ConfigureMode    wire.ConfigureMode
 	Hostname         string        // names the process in the history of metrics; the machine's name
 	HistoryKeep      time.Duration // how long minutes of metrics are kept; 90 days
@@ -78,6 +79,7 @@ func (c Config) withDefaults() Config {
 	set(&c.WriteTimeout, time.Minute)
 	set(&c.IdleTimeout, 2*time.Minute)
 	set(&c.DrainTimeout, 20*time.Second)
+	set(&c.drainArrival, 5*time.Second)
 	set(&c.ConfigureMode, wire.ConfigureReplace)
 	set(&c.SubscriptionMode, "new")
 	set(&c.HistoryKeep, 90*24*time.Hour)

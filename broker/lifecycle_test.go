@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -38,6 +40,51 @@ func TestDrainEndsParkedPollsAndFinishesTheRest(t *testing.T) {
 	}
 	if _, err := w.try("GET", "/livez", ""); err == nil {
 		t.Error("the listener is still open")
+	}
+}
+
+// TestADrainDoesNotWaitForRequestsThatDoNotArrive fails at the drain's end, 20 seconds later, when it does: the clients
+// would be waited for for a minute.
+func TestADrainDoesNotWaitForRequestsThatDoNotArrive(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *Config) { c.drainArrival = time.Millisecond })
+	dial := func(text string) (net.Conn, *bufio.Reader) {
+		c, err := net.Dial("tcp", w.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if _, err := io.WriteString(c, text); err != nil {
+			t.Fatal(err)
+		}
+		return c, bufio.NewReader(c)
+	}
+	const whole = "GET /livez HTTP/1.1\r\nHost: q\r\n\r\n"
+	dial("")
+	dial("POST /api/v1/pu")
+	_, idle := dial(whole)
+	if r, err := http.ReadResponse(idle, nil); err != nil || r.StatusCode != 200 {
+		t.Fatal(r, err)
+	}
+	// The interim answer says that the head has been read.
+	body, br := dial("POST /api/v1/push HTTP/1.1\r\nHost: q\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+	if line, err := br.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
+		t.Fatal(line, err)
+	}
+	if line, err := br.ReadString('\n'); err != nil || line != "\r\n" {
+		t.Fatal(line, err)
+	}
+	if _, err := io.WriteString(body, `{"items":[`); err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	r, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != 503 || !r.Close || !strings.Contains(string(text), `"code":"draining"`) || !strings.Contains(string(text), `"outcome":"none"`) {
+		t.Errorf("half a body: %d %v %s, %v", r.StatusCode, r.Header, text, err)
 	}
 }
 

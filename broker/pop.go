@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// pollMargin is how long before the client's own limit a poll is answered: SDKs give up at exactly that limit.
-	pollMargin = 250 * time.Millisecond
 	// maxCandidates bounds the partitions one claim looks at.
 	maxCandidates = 64
 	// maxPopBytes bounds the payload of one answer. The first message is delivered whatever its size.
@@ -47,7 +45,7 @@ func (b *Broker) pop(x *exchange) error {
 	p := &popping{
 		b: b, x: x, q: q,
 		key:      park.Key{Tenant: x.who.tenant, Queue: x.params[0], Group: q.Group},
-		deadline: x.begin.Add(q.Timeout - pollMargin),
+		deadline: x.begin.Add(q.Timeout - wire.PollMargin(q.Timeout)),
 	}
 	var pin park.Pin
 	switch x.route.Op {

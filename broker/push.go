@@ -17,7 +17,11 @@ import (
 
 // pushRepeats is how often items are offered again whose partition was deleted, or its queue's encryption switched on,
 // between the look-up and the write.
-const pushRepeats = 2
+const pushRepeats = 3
+
+// errQueueChanging is for what was offered again so often and met yet another deletion or configuration: nothing was
+// stored, and in a moment it can be. It has no more than the least Retry-After.
+var errQueueChanging = &wire.Error{Code: wire.QueueChanging, RetryAfter: time.Second, Outcome: wire.OutcomeNone}
 
 // push stores the items of a request and answers 201 with a verdict for each, in request order.
 //
@@ -367,7 +371,7 @@ func (p *pushBatch) results() ([]wire.PushResult, *wire.Error) {
 			stored = true
 			r.Status, r.Offset, r.MessageID = wire.Buffered, -1, uuid.Nil // it has neither before it is in the database
 		case v.Err != nil || v.Missing:
-			e := &wire.Error{Code: wire.Internal, Detail: "the queue is being deleted or configured"}
+			e := errQueueChanging
 			if v.Err != nil {
 				e = wire.AsError(v.Err)
 			}

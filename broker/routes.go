@@ -220,6 +220,9 @@ func (b *Broker) conclude(x *exchange, e *wire.Error) {
 func (b *Broker) refuseHead(ctx *fasthttp.RequestCtx, err error) {
 	x := &exchange{ctx: ctx, begin: time.Now(), requestID: httpkit.NewRequestID()}
 	e := httpkit.HeadError(err)
+	if e.Code == wire.SlowBody && b.draining.Load() {
+		e = &wire.Error{Code: wire.Draining, RetryAfter: time.Second, Outcome: wire.OutcomeNone, Close: true} // not its fault: see conns.hurry
+	}
 	httpkit.WriteError(ctx, e, x.requestID)
 	b.conclude(x, e)
 }

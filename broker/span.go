@@ -38,7 +38,7 @@ func spanOf(args *wire.Args, now time.Time, last time.Duration) (store.Span, err
 	}
 	d := s.To.Sub(s.From)
 	if d < 0 {
-		return s, wire.Errorf(wire.InvalidRequest, "from lies behind to")
+		return s, wire.Errorf(wire.InvalidRequest, "from must not be later than to")
 	}
 	if d > maxSpan {
 		return s, wire.Errorf(wire.InvalidRequest, "from and to lie more than %d days apart", int(maxSpan.Hours()/24))

@@ -21,7 +21,7 @@ const (
 	maxTransactions = 8
 	// transactionRepeats is how often a transaction is offered again whose partition was deleted, or its queue's
 	// encryption switched on, before the write.
-	transactionRepeats = 2
+	transactionRepeats = 3
 )
 
 // transaction answers 200 whether it was committed or rolled back: the body says which, and why. What could not be
@@ -175,7 +175,7 @@ func (t *transactionCall) run() error {
 			}
 		}
 	}
-	return &wire.Error{Code: wire.Internal, Detail: "the queue is being deleted or configured"}
+	return errQueueChanging
 }
 
 // attempt asks the database once, while the fuser keeps away from the partitions: so the watermarks of its dedup cache

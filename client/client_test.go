@@ -65,7 +65,9 @@ func TestRetry(t *testing.T) {
 		"429 waits for as long as it says, a little longer":    {call: push, answers: times(3, limited, stored), waited: 3 * time.Second},
 		"429 in a pop that takes":                              {call: take, answers: []answer{limited, none}, waited: time.Second},
 		"429 without Retry-After backs off":                    {call: push, answers: []answer{{status: 429}, {status: 429}, stored}, waited: 375 * time.Millisecond, most: 750 * time.Millisecond},
-		"a date in Retry-After is nothing said":                {call: push, answers: []answer{{status: 429, retryAfter: "Wed, 21 Oct 2026 07:28:00 GMT"}, stored}, waited: 125 * time.Millisecond, most: 250 * time.Millisecond},
+		"a date in Retry-After is waited for":                  {call: push, answers: []answer{{status: 429, retryAfter: "Sat, 01 Jan 2000 00:00:03 GMT"}, stored}, waited: 3 * time.Second},
+		"a date that is over is nothing said":                  {call: push, answers: []answer{{status: 429, retryAfter: "Fri, 31 Dec 1999 23:59:59 GMT"}, stored}, waited: 125 * time.Millisecond, most: 250 * time.Millisecond},
+		"so is one that is years away":                         {call: push, answers: []answer{{status: 429, retryAfter: "Wed, 21 Oct 2026 07:28:00 GMT"}, stored}, waited: 125 * time.Millisecond, most: 250 * time.Millisecond},
 		"the milliseconds of the body are exact":               {call: push, answers: []answer{{status: 429, retryAfter: "2", body: `{"retry_after_ms":1100}`}, stored}, waited: 1100 * time.Millisecond},
 		"milliseconds that contradict the header are not":      {call: push, answers: []answer{{status: 429, retryAfter: "2", body: `{"retry_after_ms":1}`}, stored}, waited: 2 * time.Second},
 		"429 ends after ten requests":                          {call: push, answers: times(10, limited), waited: 9 * time.Second, status: 429, outcome: wire.OutcomeNone},
@@ -208,6 +210,15 @@ func TestErrorCarriesTheRefusal(t *testing.T) {
 	}
 	if e.Temporary() {
 		t.Error("a 403 is temporary")
+	}
+}
+
+func TestADateInRetryAfterIsMeasuredByTheAnswersOwnClock(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 10, 21, 7, 28, 0, 0, time.UTC)
+	h := http.Header{"Retry-After": {at.Format(http.TimeFormat)}, "Date": {at.Add(-5 * time.Second).Format(http.TimeFormat)}}
+	if got := retryAfter(h, 0, at.Add(time.Hour)); got != 5*time.Second {
+		t.Errorf("got %v, want 5s", got)
 	}
 }
 

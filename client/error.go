@@ -118,16 +118,29 @@ func refusal(status int, header http.Header, body []byte) *Error {
 	if e.Message = strings.TrimSpace(e.Message); e.Message == "" {
 		e.Message = strings.ToLower(http.StatusText(status))
 	}
-	e.RetryAfter = retryAfter(header.Get(wire.HeaderRetryAfter), b.RetryAfterMs)
+	e.RetryAfter = retryAfter(header, b.RetryAfterMs, time.Now())
 	return e
 }
 
-// retryAfter reads the header, which is in whole seconds rounded up, and refines it by the milliseconds of the body when
-// the two mean the same. Dates and nonsense count as nothing said.
-func retryAfter(header string, ms int64) time.Duration {
-	seconds, err := strconv.ParseFloat(header, 64)
-	// Beyond a year it is nonsense, or would overflow a duration.
-	if err != nil || !(seconds >= 0 && seconds <= 366*24*3600) {
+// maxRetryAfter is beyond what anybody means by Retry-After; more would overflow a duration in the end.
+const maxRetryAfter = 366 * 24 * time.Hour
+
+// retryAfter reads Retry-After. Seconds are whole and rounded up: they are refined by the milliseconds of the body when
+// the two mean the same. A date, which is what some proxies in front of a service send, is compared with the answer's own
+// Date, so that a clock that is wrong here does no harm; without one, with now. The past and nonsense are nothing said.
+func retryAfter(header http.Header, ms int64, now time.Time) time.Duration {
+	text := header.Get(wire.HeaderRetryAfter)
+	if at, err := http.ParseTime(text); err == nil {
+		if date, err := http.ParseTime(header.Get("Date")); err == nil {
+			now = date
+		}
+		if d := at.Sub(now); d > 0 && d <= maxRetryAfter {
+			return d
+		}
+		return 0
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(seconds >= 0 && seconds <= maxRetryAfter.Seconds()) {
 		return 0
 	}
 	told := time.Duration(seconds * float64(time.Second))

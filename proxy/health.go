@@ -32,7 +32,11 @@ func (g *Gateway) hasSnapshot(context.Context) (string, error) {
 	if s == nil {
 		return "", errors.New("no snapshot of the control database")
 	}
-	return fmt.Sprintf("change %d, %d clusters", s.Seq(), len(s.Clusters())), nil
+	n, noun := len(s.Clusters()), "clusters"
+	if n == 1 {
+		noun = "cluster"
+	}
+	return fmt.Sprintf("change %d, %d %s", s.Seq(), n, noun), nil
 }
 
 func (g *Gateway) hasBrokers(context.Context) (string, error) {

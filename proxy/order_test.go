@@ -318,6 +318,19 @@ func TestHealthKnowsARefusedKeyBeforeTheFirstRequest(t *testing.T) {
 	})
 }
 
+func TestHealthCountsOneClusterAsOne(t *testing.T) {
+	t.Parallel()
+	for want, facts := range map[string]func(*world){
+		", 1 cluster":  func(w *world) { w.facts.Clusters = w.facts.Clusters[:1] },
+		", 2 clusters": nil,
+	} {
+		w := setup(t, options{facts: facts})
+		if fact, err := w.gateway.Health()["snapshot"](t.Context()); err != nil || !strings.HasSuffix(fact, want) {
+			t.Errorf("got %q, %v; want …%s", fact, err, want)
+		}
+	}
+}
+
 func TestHealthTellsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	w := setup(t, options{})

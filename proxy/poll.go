@@ -6,6 +6,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/quota"
+	"github.com/queengate/queengate/wire"
 )
 
 // Pauses of a waiting poll. Clients poll again at once after an empty answer, so whatever goes wrong early is slept
@@ -15,10 +16,11 @@ const (
 	pollPause = 250 * time.Millisecond
 	// lossPause is how long a poll is held after an attempt whose outcome is unknown.
 	lossPause = time.Second
-	// pollSlack is how much before the end of a poll an empty answer counts as its regular end: brokers answer a
-	// little early, so that the answer is there in time.
-	pollSlack = 500 * time.Millisecond
 )
+
+// pollSlack is how much before the end of a poll an empty answer counts as its regular end: brokers answer a little
+// early, so that the answer is there in time, and the way back takes some of it too.
+func pollSlack(timeout time.Duration) time.Duration { return 2 * wire.PollMargin(timeout) }
 
 // statusGone is logged for a client that hung up; it never goes over the wire.
 const statusGone = 499
@@ -106,7 +108,7 @@ func (g *Gateway) awaitAnswer(ex *exchange, k *call, end time.Time) (_ *answer, 
 				why, pause = repeatUnsent, lossPause
 			}
 			a.discard()
-		case a.status() == fasthttp.StatusNoContent && time.Until(end) > pollSlack:
+		case a.status() == fasthttp.StatusNoContent && time.Until(end) > pollSlack(ex.pop.Timeout):
 			a.discard()
 			why = repeatDrained
 		default:

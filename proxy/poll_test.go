@@ -180,6 +180,19 @@ func TestAnEmptyPopHasNoBody(t *testing.T) {
 	}
 }
 
+// TestAShortPollIsNotEndedByAnEarlyEmptyAnswer has a broker that drains: it answers every poll at once.
+func TestAShortPollIsNotEndedByAnEarlyEmptyAnswer(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{broker: func(ctx *fasthttp.RequestCtx) { ctx.SetStatusCode(204) }})
+	for _, ms := range []int{50, 200, 480} {
+		begin := time.Now()
+		emptyAnswer(t, w.ask(w.head("GET", fmt.Sprintf("/api/v1/pop/queue/q?wait=true&timeout=%d", ms))))
+		if d, least := time.Since(begin), time.Duration(ms)*time.Millisecond/2; d < least {
+			t.Errorf("a poll of %d ms was answered after %v, want at least %v", ms, d, least)
+		}
+	}
+}
+
 func TestPollsAreHeldWhileNoBrokerIsReady(t *testing.T) {
 	t.Parallel()
 	w := setup(t, options{broker: func(ctx *fasthttp.RequestCtx) {

@@ -47,6 +47,7 @@ const (
 	KeysUnavailable      Code = "keys_unavailable"
 	EncryptionKeyMissing Code = "encryption_key_missing"
 	MessageCorrupt       Code = "message_corrupt"
+	QueueChanging        Code = "queue_changing"
 )
 
 // Retry says what a caller may hope for from repeating a request as it is.
@@ -101,6 +102,7 @@ var catalogue = map[Code]spec{
 	KeysUnavailable:      {500, Backoff, "the keys of tokens are not available"},
 	EncryptionKeyMissing: {503, RetryAfter, "the queue is encrypted and the broker lacks the key"},
 	MessageCorrupt:       {500, Backoff, "the message is not what was stored"},
+	QueueChanging:        {503, RetryAfter, "the queue is being deleted or configured"},
 }
 
 // Codes returns every code of the catalogue in no particular order.

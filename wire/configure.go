@@ -64,13 +64,15 @@ type option struct {
 	num      func(*QueueOptions) *int
 	str      func(*QueueOptions) *string
 	flag     func(*QueueOptions) *bool
-	min, max int // for num
+	min, max int  // for num
+	clamp    bool // a number beyond them becomes the nearest of them, as the answer then shows
 	pattern  func(string) bool
 }
 
 const optionCount = 21
 
-// options is the table of spec/broker-http.md 2.6. Values out of range are refused, never clamped (design.md 9).
+// options is the table of spec/broker-http.md 2.6. Values out of range are refused, but for the one that the protocol
+// clamps; its answer echoes what became of it.
 var options = [optionCount]option{
 	{name: "namespace", str: func(o *QueueOptions) *string { return &o.Namespace }},
 	{name: "task", str: func(o *QueueOptions) *string { return &o.Task }},
@@ -88,7 +90,7 @@ var options = [optionCount]option{
 	{name: "retentionSeconds", num: func(o *QueueOptions) *int { return &o.RetentionSeconds }},
 	{name: "completedRetentionSeconds", num: func(o *QueueOptions) *int { return &o.CompletedRetentionSeconds }},
 	{name: "maxWaitTimeSeconds", num: func(o *QueueOptions) *int { return &o.MaxWaitTimeSeconds }},
-	{name: "minPopWaitTime", num: func(o *QueueOptions) *int { return &o.MinPopWaitTime }, max: 60000},
+	{name: "minPopWaitTime", num: func(o *QueueOptions) *int { return &o.MinPopWaitTime }, max: 60000, clamp: true},
 	{name: "encryptionEnabled", flag: func(o *QueueOptions) *bool { return &o.EncryptionEnabled }},
 	{name: "dedupWindowSeconds", num: func(o *QueueOptions) *int { return &o.DedupWindowSeconds }},
 	{name: "retentionSinkHold", str: func(o *QueueOptions) *string { return &o.RetentionSinkHold }, pattern: sinkName},
@@ -270,7 +272,11 @@ func (s *scanner) option(key []byte, known *seen, set *[optionCount]optionValue,
 		if upper == 0 {
 			upper = maxOption
 		}
-		if err == nil && (v.num < o.min || v.num > upper) {
+		switch {
+		case err != nil || v.num >= o.min && v.num <= upper:
+		case o.clamp:
+			v.num = min(max(v.num, o.min), upper)
+		default:
 			err = bad("%s must be %d…%d", o.name, o.min, upper)
 		}
 	case o.str != nil && k == kindString:

@@ -125,12 +125,13 @@ var timeLayouts = []string{
 	time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05", time.DateOnly,
 }
 
-// ParseTime reads a time in one of the spellings that SDKs send. Years outside 1…9999 are none.
+// ParseTime reads a time in one of the spellings that SDKs send. Years outside 1…9999 are none, and neither is their first
+// instant: it is the zero value of a time, and would mean that none is given.
 func ParseTime(text string) (time.Time, bool) {
 	for _, layout := range timeLayouts {
 		if at, err := time.Parse(layout, text); err == nil {
 			at = at.UTC()
-			return at, at.Year() >= 1 && at.Year() <= 9999
+			return at, at.Year() >= 1 && at.Year() <= 9999 && !at.IsZero()
 		}
 	}
 	return time.Time{}, false

@@ -28,6 +28,8 @@ func TestScanSeek(t *testing.T) {
 		`{"toEnd":"true"}`:                                            "true or false",
 		`{"toEnd":true,"toEnd":true}`:                                 "duplicate",
 		`{"TOEND":true}`:                                              "end",
+		`{"timestamp":"0001-01-01T00:00:00Z"}`:                        "must be a time",
+		`{"timestamp":"0001-01-01"}`:                                  "must be a time",
 		`[]`:                                                          "unexpected",
 		`{} x`:                                                        "unexpected",
 	} {

@@ -298,6 +298,9 @@ func oracleConfigure(body []byte) (string, QueueOptions, error) {
 				if upper == 0 {
 					upper = maxOption
 				}
+				if o.name == "minPopWaitTime" && x == math.Trunc(x) && math.Abs(x) <= maxOption {
+					x = min(max(x, 0), 60000)
+				}
 				if v.kind != '0' || err != nil || x != math.Trunc(x) || x < float64(o.min) || x > float64(upper) {
 					return errOracle
 				}

@@ -26,6 +26,13 @@ type PopQuery struct {
 	Task             string        // likewise
 }
 
+// PollMargin returns how long before the end of its time a waiting poll is answered. SDKs give up at exactly that end; an
+// answer that comes much too early has them ask again at once, so a short poll gives up no more than a quarter of its
+// time.
+func PollMargin(timeout time.Duration) time.Duration { return min(maxPollMargin, timeout/4) }
+
+const maxPollMargin = 250 * time.Millisecond
+
 // Message is one delivered message.
 type Message struct {
 	ID              uuid.UUID

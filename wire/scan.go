@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"math"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -80,7 +82,7 @@ func (p *pushScanner) top(key []byte) error {
 	if err := p.body.add(0, "items"); err != nil {
 		return err
 	}
-	return p.array(p.element)
+	return p.list("items", p.element)
 }
 
 func (p *pushScanner) item(index int) error {
@@ -189,6 +191,9 @@ func ScanAck(body []byte, batch bool) (AckRequest, error) {
 		err = s.ackBatch(&req)
 	} else {
 		var it AckItem
+		if k, e := s.peek(); e == nil && k != kindObject {
+			return AckRequest{}, bad("it must be an object")
+		}
 		it, err = s.ackItem(0, 1, &req.Group)
 		req.Items = []AckItem{it}
 	}
@@ -209,7 +214,7 @@ func (s *scanner) ackBatch(req *AckRequest) error {
 			if err := keys.add(0, "acknowledgments"); err != nil {
 				return err
 			}
-			return s.array(func(i int) error {
+			return s.list("acknowledgments", func(i int) error {
 				it, err := s.ackItem(i, 3, nil)
 				req.Items = append(req.Items, it)
 				return err
@@ -304,14 +309,16 @@ func foldStatus(s string) AckStatus {
 }
 
 // ScanExtend reads {"seconds":n}; ok is false when the body is absent, empty, malformed or names no whole number of
-// seconds, which all mean the default: published SDKs send no body at all. Less than one second is one.
-func ScanExtend(body []byte) (seconds int, ok bool) {
+// seconds, which all mean the default: published SDKs send no body at all. Less than one second is one; more than a
+// lease can be is InvalidRequest, for the client counts on what it asked for.
+func ScanExtend(body []byte) (seconds int, ok bool, err error) {
 	if len(strings.TrimSpace(string(body))) == 0 {
-		return 0, false
+		return 0, false, nil
 	}
 	s := scanner{b: body}
 	var keys seen
-	err := s.object(func(key []byte) error {
+	tooLong := false
+	err = s.object(func(key []byte) error {
 		if string(key) != "seconds" {
 			_, err := s.skip(1)
 			return err
@@ -327,12 +334,21 @@ func ScanExtend(body []byte) (seconds int, ok bool) {
 			_, err := s.skip(1)
 			return err
 		}
-		seconds, err = s.integer("seconds")
-		ok = err == nil
-		return err
+		start := s.i
+		if err := s.number(); err != nil {
+			return err
+		}
+		n, _ := strconv.ParseFloat(string(s.b[start:s.i]), 64) // beyond its range: infinite, with the sign
+		ok = n == math.Trunc(n)
+		tooLong = ok && n > maxOption
+		seconds = int(min(max(n, 1), maxOption))
+		return nil
 	})
-	if err != nil || s.end() != nil || !ok {
-		return 0, false
+	switch {
+	case err != nil || s.end() != nil || !ok:
+		return 0, false, nil
+	case tooLong:
+		return 0, false, bad("seconds must be at most %d", maxOption)
 	}
-	return max(seconds, 1), true
+	return seconds, true, nil
 }

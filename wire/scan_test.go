@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -60,8 +61,8 @@ func TestScanPushRefuses(t *testing.T) {
 		"a bare array":                    {`[]`, "position 0"},
 		"no items":                        {`{}`, "items is missing"},
 		"items twice":                     {`{"items":[],"items":[]}`, `duplicate key "items"`},
-		"items that are no array":         {`{"items":{}}`, "position 9"},
-		"items null":                      {`{"items":null}`, "position 9"},
+		"items that are no array":         {`{"items":{}}`, "items must be an array"},
+		"items null":                      {`{"items":null}`, "items must be an array"},
 		"an item that is no object":       {`{"items":[1]}`, "item 0 must be an object"},
 		"no queue":                        {`{"items":[{"payload":1}]}`, "queue of item 0 is missing"},
 		"a queue that is a number":        {`{"items":[{"queue":1,"payload":1}]}`, "queue of item 0 must be a string"},
@@ -167,10 +168,72 @@ func TestScanAck(t *testing.T) {
 
 func TestScanExtend(t *testing.T) {
 	t.Parallel()
-	for body, want := range map[string]int{`{"seconds":30}`: 30, `{"seconds":3e1}`: 30, `{"seconds":-5}`: 1, `{"x":1,"seconds":2}`: 2, ``: 0, ` `: 0, `{}`: 0, `nonsense`: 0, `{"seconds":"30"}`: 0, `{"seconds":1}x`: 0, `{"seconds":1.5}`: 0, `[]`: 0} {
-		got, ok := ScanExtend([]byte(body))
-		if got != want || ok != (want != 0) {
-			t.Errorf("%q: got %d, %v; want %d", body, got, ok, want)
+	for body, want := range map[string]int{`{"seconds":2147483647}`: 2147483647, `{"seconds":-1e400}`: 1, `{"seconds":30}`: 30, `{"seconds":3e1}`: 30, `{"seconds":-5}`: 1, `{"x":1,"seconds":2}`: 2, ``: 0, ` `: 0, `{}`: 0, `nonsense`: 0, `{"seconds":"30"}`: 0, `{"seconds":1}x`: 0, `{"seconds":1.5}`: 0, `[]`: 0} {
+		got, ok, err := ScanExtend([]byte(body))
+		if got != want || ok != (want != 0) || err != nil {
+			t.Errorf("%q: got %d, %v, %v; want %d", body, got, ok, err, want)
+		}
+	}
+	for _, body := range []string{`{"seconds":2147483648}`, `{"seconds":99999999999}`, `{"seconds":1e12}`, `{"seconds":1e400}`} {
+		if _, ok, err := ScanExtend([]byte(body)); ok || AsError(err) == nil || AsError(err).Code != InvalidRequest || !strings.Contains(err.Error(), "at most 2147483647") {
+			t.Errorf("%q: got %v, %v; want a refusal with the bound", body, ok, err)
+		}
+	}
+}
+
+func TestAnArrayThatIsNoneIsNamed(t *testing.T) {
+	t.Parallel()
+	push := func(body string) error {
+		return ScanPush([]byte(body), func(int, PushItem) error { return nil })
+	}
+	ack := func(batch bool) func(string) error {
+		return func(body string) error {
+			_, err := ScanAck([]byte(body), batch)
+			return err
+		}
+	}
+	transaction := func(body string) error {
+		_, err := ScanTransaction([]byte(body))
+		return err
+	}
+	for body, tt := range map[string]struct {
+		scan func(string) error
+		says string
+	}{
+		`{"items":null}`:           {push, "items must be an array"},
+		`{"items":{}}`:             {push, "items must be an array"},
+		`{"operations":"x"}`:       {transaction, "operations must be an array"},
+		`{"acknowledgments":null}`: {ack(true), "acknowledgments must be an array"},
+		`[]`:                       {ack(false), "it must be an object"},
+	} {
+		if err := tt.scan(body); AsError(err) == nil || AsError(err).Code != InvalidRequest || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: got %v, want %q", body, err, tt.says)
+		}
+	}
+}
+
+// TestMinPopWaitTimeIsClamped pins the one option of which the protocol says so.
+func TestMinPopWaitTimeIsClamped(t *testing.T) {
+	t.Parallel()
+	for sent, want := range map[string]int{"-5": 0, "0": 0, "60000": 60000, "60001": 60000, "100000": 60000} {
+		req, err := ScanConfigure([]byte(`{"queue":"q","options":{"minPopWaitTime":` + sent + `}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := req.Apply(DefaultOptions(), DefaultOptions(), ConfigureReplace).MinPopWaitTime; got != want {
+			t.Errorf("%s: got %d, want %d", sent, got, want)
+		}
+	}
+}
+
+func TestAPollEndsAQuarterOfItsTimeBeforeItsEndOr250Milliseconds(t *testing.T) {
+	t.Parallel()
+	for timeout, want := range map[time.Duration]time.Duration{
+		0: 0, 50 * time.Millisecond: 12500 * time.Microsecond, 500 * time.Millisecond: 125 * time.Millisecond,
+		time.Second: 250 * time.Millisecond, 30 * time.Second: 250 * time.Millisecond,
+	} {
+		if got := PollMargin(timeout); got != want {
+			t.Errorf("%v: got %v, want %v", timeout, got, want)
 		}
 	}
 }
@@ -216,7 +279,7 @@ func TestScanConfigureRefuses(t *testing.T) {
 		"an unknown mode":       {`{"queue":"q","mode":"patch"}`, "mode must be"},
 		"a negative":            {`{"queue":"q","options":{"retryLimit":-1}}`, "retryLimit must be 0…"},
 		"no lease":              {`{"queue":"q","options":{"leaseTime":0}}`, "leaseTime must be 1…"},
-		"out of range":          {`{"queue":"q","options":{"minPopWaitTime":60001}}`, "0…60000"},
+		"out of range":          {`{"queue":"q","options":{"retentionSinkHoldMaxSeconds":59}}`, "60…31536000"},
 		"a fraction":            {`{"queue":"q","options":{"ttl":1.5}}`, "whole number"},
 		"a string for a number": {`{"queue":"q","options":{"ttl":"1"}}`, "whole number"},
 		"a number for a flag":   {`{"queue":"q","options":{"retentionEnabled":1}}`, "true or false"},

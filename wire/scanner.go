@@ -121,6 +121,16 @@ func (s *scanner) object(each func(key []byte) error) error {
 	}
 }
 
+// list is array for a member that must be one; what names it in the error.
+func (s *scanner) list(what string, each func(index int) error) error {
+	if k, err := s.peek(); err != nil {
+		return err
+	} else if k != kindArray {
+		return bad("%s must be an array", what)
+	}
+	return s.array(each)
+}
+
 // array calls each for every element with the scanner at it; each must consume it.
 func (s *scanner) array(each func(index int) error) error {
 	if err := s.open('['); err != nil {

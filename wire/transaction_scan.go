@@ -66,7 +66,7 @@ func (t *transactionScanner) top(key []byte) error {
 		if err := t.keys.add(keyOperations, "operations"); err != nil {
 			return err
 		}
-		return t.array(t.operation)
+		return t.list("operations", t.operation)
 	case "requiredLeases":
 		if err := t.keys.add(keyRequiredLeases, "requiredLeases"); err != nil {
 			return err

@@ -68,7 +68,7 @@ func TestScanTransactionRefuses(t *testing.T) {
 		"a bare array":                          {`[]`, "position 0"},
 		"no operations":                         {`{"requiredLeases":[]}`, "operations is missing"},
 		"no operation":                          {`{"operations":[]}`, "operations is empty"},
-		"operations that are no array":          {`{"operations":null}`, "position"},
+		"operations that are no array":          {`{"operations":null}`, "operations must be an array"},
 		"operations twice":                      {`{"operations":[{"type":"push","items":[]}],"operations":[]}`, `duplicate key "operations"`},
 		"an operation that is no object":        {op(`null`), "operation 0 must be an object"},
 		"no type":                               {op(`{"queue":"q"}`), "type of operation 0 is missing"},

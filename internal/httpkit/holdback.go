@@ -23,8 +23,8 @@ func (l HoldbackListener) Accept() (net.Conn, error) {
 // hang-up the watch reads ahead and holds back what comes for the next Read, so keep-alive, pipelining and TLS above it
 // notice nothing.
 //
-// Read, SetReadDeadline and Watch belong to the goroutine that serves the connection; Close and Linger may be called
-// from any.
+// Read, SetReadDeadline and Watch belong to the goroutine that serves the connection; Close, Linger and Hurry may be
+// called from any.
 type HoldbackConn struct {
 	net.Conn
 	first   *FirstRead
@@ -32,6 +32,7 @@ type HoldbackConn struct {
 	pending error                 // what it met after that, for the Read that follows
 	watch   atomic.Pointer[Watch] // the one that has a sentry, while it looks out
 	linger  atomic.Bool
+	reading atomic.Bool // its server waits for input
 	closed  atomic.Bool
 
 	detaching bool // its handler has let go of it: see Detach
@@ -71,6 +72,8 @@ func (c *HoldbackConn) Read(p []byte) (int, error) {
 		c.pending = nil
 		return 0, err
 	}
+	c.reading.Store(true)
+	defer c.reading.Store(false)
 	if len(p) > 1 || !c.first.Able() {
 		return c.Conn.Read(p)
 	}
@@ -80,6 +83,16 @@ func (c *HoldbackConn) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	return c.takeHeld(p), nil
+}
+
+// Hurry ends a Read that waits for input, as its deadline would: for a server that stops while a client is still sending.
+// A connection whose request is being served is left alone. It may be called from any goroutine, and once more when the
+// server may have set a new deadline in between.
+func (c *HoldbackConn) Hurry() {
+	if c.reading.Load() {
+		// It fails on a connection that is closed, and there is nothing left to end.
+		_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 func (c *HoldbackConn) takeHeld(p []byte) int {
