@@ -23,7 +23,7 @@ var readers = strings.Fields(`
 	Blobs Brokers BrowseLanes CellCounts CellHistory CellTotals Changed Changes CountLetters DeadLetterCounts DeadLetters
 	DeadOffsets FetchRanges GroupLanes Groups LaggingLanes Lane Leases Letter LetterAt LetterSignatures Letters LettersByID
 	Liveness Lookup LookupQueue Message Names Namespaces Overview Parked PartitionGrowth Partitions Pending PendingIn
-	PendingOf Pool Postgres ProcessHistory QueueActivity QueueDepth QueueHistory QueuePartitions Queues Redrive RedrivePage
+	PendingOf Pool Postgres ProcessHistory QueueActivity QueueDepth QueueHistory QueuePartitions Queues Redrive RedrivePage Redrives
 	RetentionFirm RetentionHistory RetentionSoft SafeTime ScopeQueues SegmentHeads Segments Sidecar SidecarDue State
 	Switches Tasks TenantHistory TraceNames TracesByName TracesOfMessage Usage Workload`)
 
@@ -323,7 +323,7 @@ var writers = map[string]func(h *hunter) error{
 	},
 	"StartRedrive": func(h *hunter) error {
 		_, err := h.db.StartRedrive(h.ctx, &Redrive{Tenant: h.tenant, Filter: LetterFilter{Queue: "sales.q"}, Rate: 1})
-		if e := wire.AsError(err); e != nil && e.Code == wire.QuotaExceeded {
+		if e := wire.AsError(err); e != nil && e.Code == wire.RateLimited {
 			return nil
 		}
 		return err
