@@ -9,7 +9,7 @@ TESTENV := scripts/testenv.sh
 GOTEST := go test -race -shuffle=on
 ARGS ?=
 
-.PHONY: help build run test test/race test/e2e fuzz bench lint fmt generate verify check rel-test
+.PHONY: help build run test test/race test/e2e fuzz bench lint fmt generate baseline verify check rel-test
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z0-9\/-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ fmt: ## format the code
 
 generate: ## write what is generated: docs/config.md
 	go test ./cmd/queengate -run '^TestTheReferenceOfSettingsIsUpToDate$$' -update
+
+baseline: ## with a release: record its schema and statements, which the next one must not break
+	$(TESTENV) go test ./broker/store -run '^TestTheBaselineIsRecorded$$' -baseline
 
 verify: ## fail when formatting or something generated is stale
 	@out=$$($(TOOL) gofumpt -l -extra $$(git ls-files --cached --others --exclude-standard '*.go')); \

@@ -267,7 +267,7 @@ func (br *browse) open(ctx context.Context) error {
 			known[at] = len(want)
 			want = append(want, at)
 		}
-		got, err := br.b.db.Segments(ctx, want)
+		got, err := br.b.db.Segments(ctx, br.rows[i].lane.Life, want) // all lanes were read at once
 		if err != nil {
 			return err
 		}

@@ -35,16 +35,23 @@ func (b *Broker) database() (context.Context, context.CancelFunc) {
 
 // feed is what the broker knows of the change feed: the one query per second by which it hears of other brokers.
 type feed struct {
-	away  atomic.Bool   // the last round failed
-	dirty atomic.Bool   // bytes landed or were freed here since the last fold
-	swept atomic.Bool   // no log rows of deleted queues are left, as far as is known here
-	due   chan struct{} // one token: another broker says that there is something to read
-	every time.Duration // between two rounds that nobody asks for
-	life  store.Life    // of the database in the last good round; the loop's own
+	away  atomic.Bool               // the last round failed
+	dirty atomic.Bool               // bytes landed or were freed here since the last fold
+	swept atomic.Bool               // no log rows of deleted queues are left, as far as is known here
+	due   chan struct{}             // one token: another broker says that there is something to read
+	every time.Duration             // between two rounds that nobody asks for
+	life  store.Life                // of the database in the last good round; the loop's own
+	shown atomic.Pointer[shownLife] // the same for metrics; nil before the first round
 
 	mu    sync.Mutex // guards all below
 	heard map[int64]hearing
 	moves map[int64]time.Time // moves of cursors that were followed, by id: when they were last seen
+}
+
+// shownLife is which database the feed was read from.
+type shownLife struct {
+	life     store.Life
+	timeline uint32
 }
 
 // hearing is the last offset of a partition that was announced to the rings.
@@ -219,6 +226,7 @@ func (b *Broker) readFeed(ctx context.Context, window time.Duration, now time.Ti
 		b.unlearn()
 	}
 	b.feed.life = shared.Life
+	b.feed.shown.Store(&shownLife{shared.Life, shared.Timeline})
 	b.names.version.Store(shared.ConfigVersion)
 	b.obey(shared.Switches, now)
 	for _, m := range b.feed.newMoves(shared.Moves, now) {

@@ -174,7 +174,7 @@ func (b *Broker) cutRecords(tenant uuid.UUID, e *wire.FetchEntry, r *store.Range
 	var bytes int64
 	for j := range r.Segments {
 		s := &r.Segments[j]
-		reader := opened[segmentKey{r.PartitionID, s.Base}]
+		reader := opened[segmentKey{r.Life, r.PartitionID, s.Base}]
 		if reader == nil {
 			return out, "" // retention was quicker; the next fetch learns where the log begins now
 		}
@@ -202,7 +202,7 @@ func (b *Broker) cutRecords(tenant uuid.UUID, e *wire.FetchEntry, r *store.Range
 	return out, ""
 }
 
-// openAll opens the segments of all ranges, those that are not in the cache after one statement that reads their bytes.
+// openAll opens the segments of all ranges, which are of one life of the database: those that are not in the cache after one statement that reads their bytes.
 // A segment that retention has removed meanwhile is missing.
 func (b *Broker) openAll(ranges []store.Range) (map[segmentKey]*segment.Reader, error) {
 	opened := map[segmentKey]*segment.Reader{}
@@ -210,7 +210,7 @@ func (b *Broker) openAll(ranges []store.Range) (map[segmentKey]*segment.Reader, 
 	var missing []store.SegmentKey
 	for i := range ranges {
 		for j := range ranges[i].Segments {
-			k := segmentKey{ranges[i].PartitionID, ranges[i].Segments[j].Base}
+			k := segmentKey{ranges[i].Life, ranges[i].PartitionID, ranges[i].Segments[j].Base}
 			if _, again := asked[k]; again {
 				continue
 			}
@@ -227,7 +227,7 @@ func (b *Broker) openAll(ranges []store.Range) (map[segmentKey]*segment.Reader, 
 	}
 	ctx, cancel := b.database()
 	defer cancel()
-	blobs, err := b.db.Blobs(ctx, missing)
+	blobs, err := b.db.Blobs(ctx, ranges[0].Life, missing)
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +243,7 @@ func (b *Broker) openAll(ranges []store.Range) (map[segmentKey]*segment.Reader, 
 			return nil, fmt.Errorf("segment %d of partition %d has %d messages, its row says %d",
 				missing[i].Base, missing[i].Partition, r.Len(), blobs[i].End-blobs[i].Base+1)
 		}
-		opened[segmentKey{missing[i].Partition, missing[i].Base}] = r
+		opened[segmentKey{blobs[i].Life, missing[i].Partition, missing[i].Base}] = r
 	}
 	return opened, nil
 }

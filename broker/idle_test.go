@@ -59,15 +59,15 @@ func TestSegmentsThatNobodyReadsAreForgotten(t *testing.T) {
 		c := newSegmentCache(1 << 20)
 		blob := segment.Encode(nil, []segment.Frame{{TransactionID: "a", Payload: []byte("1")}})
 		for base := range int64(2) {
-			if _, err := c.open(1, &store.StoredSegment{Base: base, Blob: blob}); err != nil {
+			if _, err := c.open(1, &store.StoredSegment{Base: base, Blob: blob, Life: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		time.Sleep(time.Minute)
-		c.cached(segmentKey{1, 0})
+		c.cached(segmentKey{1, 1, 0})
 		c.sweep(time.Now().Add(-time.Second))
-		if c.cached(segmentKey{1, 0}) == nil || c.cached(segmentKey{1, 1}) != nil {
-			t.Errorf("kept: the one in use %v, the other %v", c.cached(segmentKey{1, 0}) != nil, c.cached(segmentKey{1, 1}) != nil)
+		if c.cached(segmentKey{1, 1, 0}) == nil || c.cached(segmentKey{1, 1, 1}) != nil {
+			t.Errorf("kept: the one in use %v, the other %v", c.cached(segmentKey{1, 1, 0}) != nil, c.cached(segmentKey{1, 1, 1}) != nil)
 		}
 		c.sweep(time.Now().Add(time.Second))
 		if len(c.items) != 0 || c.bytes != 0 {

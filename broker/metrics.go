@@ -167,6 +167,14 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 	stats("queengate_broker_fuse_segments_total", "Segments offered in them.", func() uint64 { return b.fuser.Stats().Segments })
 	stats("queengate_broker_fuse_stored_total", "Messages committed.", func() uint64 { return b.fuser.Stats().Stored })
 	stats("queengate_broker_fuse_duplicates_total", "Messages the database had seen before.", func() uint64 { return b.fuser.Stats().Duplicates })
+	shown := func() shownLife {
+		if s := b.feed.shown.Load(); s != nil {
+			return *s
+		}
+		return shownLife{}
+	}
+	gauge("queengate_broker_database_timeline", "Timeline of the database as the change feed has seen it last; 0 before.", func() float64 { return float64(shown().timeline) })
+	gauge("queengate_broker_database_lives", "Databases that this process has met one after the other: it grows with every failover and restart.", func() float64 { return float64(shown().life) })
 	gauge("queengate_broker_fuse_pending_bytes", "Payload bytes that wait for a commit.", func() float64 { return float64(b.fuser.Stats().PendingBytes) })
 	gauge("queengate_broker_dedup_cache_bytes", "Bytes of the deduplication cache.", func() float64 { return float64(b.fuser.Stats().CacheBytes) })
 	registerJanitor(reg, b)

@@ -376,8 +376,9 @@ func (p *popping) hold(queue *store.Queue) park.Wake {
 
 // gate returns what the queue asks of a claim; nil is a queue that does not exist any more.
 func (p *popping) gate(queue *store.Queue) store.Gate {
-	g := store.Gate{Lease: defaultLease}
+	g := store.Gate{Of: store.Origin{Queue: noQueue}, Lease: defaultLease}
 	if queue != nil {
+		g.Of = store.Origin{Queue: queue.ID, Life: queue.Life}
 		g.Delay, g.Window = seconds(queue.Options.DelayedProcessing), seconds(queue.Options.WindowBuffer)
 		if queue.Options.LeaseTime > 0 {
 			g.Lease = seconds(queue.Options.LeaseTime)
@@ -394,7 +395,7 @@ func (p *popping) gate(queue *store.Queue) store.Gate {
 func (p *popping) claim(ids []int64, queues []string, gates []store.Gate) (*claimed, bool, error) {
 	got := &claimed{worker: p.share().Stamp(httpkit.NewUUID()), lease: gates[0].Lease}
 	c := store.Claim{
-		Candidates: ids, Group: p.key.Group, Worker: got.worker, Lease: gates[0].Lease, Delay: gates[0].Delay, Window: gates[0].Window, WindowFull: p.b.cfg.WindowFull,
+		Candidates: ids, Of: gates[0].Of, Group: p.key.Group, Worker: got.worker, Lease: gates[0].Lease, Delay: gates[0].Delay, Window: gates[0].Window, WindowFull: p.b.cfg.WindowFull,
 		Budget: p.budget, Bytes: maxPopBytes, MaxPartitions: p.partitions, AutoAck: p.q.AutoAck, Conflate: p.conflate,
 	}
 	if p.scope == nil {
@@ -406,7 +407,7 @@ func (p *popping) claim(ids []int64, queues []string, gates []store.Gate) (*clai
 	if call.err != nil {
 		return nil, true, call.err
 	}
-	p.report(gates, call.out)
+	p.report(queues, gates, call.out)
 	for i, v := range call.out {
 		if v.Status == store.ClaimTook {
 			at := min(i, len(gates)-1)
@@ -430,7 +431,7 @@ func (p *popping) share() wire.Share {
 }
 
 // report tells the ring what the claim found.
-func (p *popping) report(gates []store.Gate, verdicts []store.Claimed) {
+func (p *popping) report(queues []string, gates []store.Gate, verdicts []store.Claimed) {
 	clock := &p.b.clock
 	now := time.Now()
 	out := make([]park.Outcome, len(verdicts))
@@ -454,10 +455,13 @@ func (p *popping) report(gates []store.Gate, verdicts []store.Claimed) {
 			o.Kind, o.Until = park.Foreign, clock.local(v.Until)
 		case store.ClaimMissing:
 			o.Kind = park.Vanished
-			p.b.names.forget(p.key.Tenant, p.key.Queue)
+			p.b.names.forget(p.key.Tenant, queues[min(i, len(queues)-1)])
 			if p.pinned {
 				p.ticket.Unpin()
 			}
+		case store.ClaimStale: // it is looked up again, and then its ring's partitions are worth what the database says
+			p.b.names.forget(p.key.Tenant, queues[min(i, len(queues)-1)])
+			o.Kind = park.Skipped
 		case store.ClaimUnregistered:
 			unregistered = true
 		default:

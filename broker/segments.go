@@ -10,8 +10,8 @@ import (
 )
 
 // segmentCache keeps opened segments, so that several groups, or a redelivery, inflate and check the same bytes once.
-// A segment is immutable and ids of partitions are never used again in one life of the database; in another one they may
-// be, so open compares heads, which hold the checksum of the body, and a new life empties the cache.
+// A segment is immutable and ids of partitions are never used again in one life of the database. In another one both may
+// be another's, so the life is part of the key: what a failover has lost is not found, however late anybody notices.
 type segmentCache struct {
 	limit int64
 
@@ -21,19 +21,13 @@ type segmentCache struct {
 	order list.List // of *cachedSegment, the one used last in front
 }
 
-type segmentKey struct{ partition, base int64 }
-
-// segmentHead tells segments apart that may stand at the same place in two lives of the database.
-type segmentHead [16]byte
-
-func headOf(blob []byte) (h segmentHead) {
-	copy(h[:], blob)
-	return h
+type segmentKey struct {
+	life            store.Life
+	partition, base int64
 }
 
 type cachedSegment struct {
 	key    segmentKey
-	head   segmentHead
 	reader *segment.Reader
 	bytes  int64
 	used   time.Time
@@ -76,33 +70,26 @@ func (c *segmentCache) dropLocked(e *list.Element) {
 	c.bytes -= gone.bytes
 }
 
-// open returns a reader of a stored segment. Two callers may open the same one at once; the later stays.
+// open returns a reader of a stored segment. Two callers may open the same one at once; the earlier stays.
 func (c *segmentCache) open(partition int64, s *store.StoredSegment) (*segment.Reader, error) {
-	k := segmentKey{partition, s.Base}
-	c.mu.Lock()
-	if e := c.items[k]; e != nil {
-		if e.Value.(*cachedSegment).head == headOf(s.Blob) {
-			r := c.useLocked(e)
-			c.mu.Unlock()
-			return r, nil
-		}
-		c.dropLocked(e)
+	k := segmentKey{s.Life, partition, s.Base}
+	if r := c.cached(k); r != nil {
+		return r, nil
 	}
-	c.mu.Unlock()
 	r, err := segment.Open(s.Blob)
 	if err != nil {
 		return nil, err
 	}
 	size := readerBytes(r)
-	if size > c.limit/8 {
-		return r, nil // it would push out too many others
+	if size > c.limit/8 || s.Life == 0 {
+		return r, nil // it would push out too many others, or is of who knows when
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.items[k] != nil {
 		return r, nil
 	}
-	c.items[k] = c.order.PushFront(&cachedSegment{k, headOf(s.Blob), r, size, time.Now()})
+	c.items[k] = c.order.PushFront(&cachedSegment{k, r, size, time.Now()})
 	c.bytes += size
 	for c.bytes > c.limit {
 		c.dropLocked(c.order.Back())

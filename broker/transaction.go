@@ -261,7 +261,7 @@ func (b *Broker) segment(g *pushGroup, tenant uuid.UUID) (store.Segment, error) 
 		return store.Segment{}, wire.Errorf(wire.PayloadTooLarge, "the messages for one partition are larger than %d bytes", segment.MaxBody/2)
 	}
 	return store.Segment{
-		PartitionID: g.partition.ID, Tenant: tenant, Count: len(g.frames), RawBytes: raw,
+		PartitionID: g.partition.ID, Known: g.partition.Life, Tenant: tenant, Count: len(g.frames), RawBytes: raw,
 		DedupWindow: g.partition.DedupWindow, Sealed: g.partition.Encrypted,
 		Blob: segment.Encode(nil, frames), Hashes: segment.AppendHashes(nil, frames),
 	}, nil

@@ -131,6 +131,7 @@ func (w *worker) encode(parts []part) []store.Segment {
 		w.blob = w.builder.Append(w.blob)
 		w.segs = append(w.segs, store.Segment{
 			PartitionID: p.batch.part.ID,
+			Known:       p.batch.part.Life,
 			Tenant:      p.batch.part.Tenant,
 			Count:       len(p.live),
 			RawBytes:    raw,

@@ -264,6 +264,9 @@ func (f *Fuser) accept(p *store.Partition, q *push) *wire.Error {
 	if f.phase >= draining {
 		return &wire.Error{Code: wire.Draining}
 	}
+	if f.lanes[p.ID].another(p) {
+		return &wire.Error{Code: wire.DatabaseUnavailable, Detail: "the database was replaced by another one meanwhile", RetryAfter: time.Second}
+	}
 	if !f.budget.Hold(p.Tenant, q.bytes) {
 		return &wire.Error{Code: wire.BrokerOverloaded, RetryAfter: time.Second}
 	}

@@ -23,7 +23,7 @@ type Held struct {
 type heldPart struct {
 	id     int64
 	window time.Duration
-	lane   *lane // nil: the fuser does not run, nobody waits and nothing is known
+	lane   *lane // nil: the fuser does not run or has another partition there, nobody waits and nothing is known
 }
 
 // Hold waits until no segment of the partitions is in flight and keeps them until Release. Those with a dedup window
@@ -48,6 +48,10 @@ func (f *Fuser) hold(p *store.Partition) *lane {
 		return nil
 	}
 	l := f.lanes[p.ID]
+	if l.another(p) {
+		f.mu.Unlock()
+		return nil
+	}
 	if l == nil {
 		l = f.newLaneLocked(p.ID)
 	}

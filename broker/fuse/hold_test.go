@@ -12,6 +12,7 @@ import (
 	"github.com/queengate/queengate/broker/fuse"
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/wire"
 )
 
 func hashesOf(ids ...string) []byte { return segment.AppendHashes(nil, framesOf(ids...)) }
@@ -220,6 +221,32 @@ func TestADrainDoesNotForgetHolders(t *testing.T) {
 		synctest.Wait()
 		close(open)
 		all.Wait()
+		w.stop()
+	})
+}
+
+// A number that two lives of the database gave to different partitions: what waits for the one must not ride with the
+// other, nor be vouched for by what is known of it.
+func TestPartitionsWithOneNumberAreKeptApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := newFake(t, 1)
+		w := start(t, db, fuse.Config{})
+		before, after := partition(1, hour), partition(1, hour)
+		before.UID[0], after.UID[0] = 1, 2
+		w.push(before, "x")
+		h := w.Hold([]store.Partition{before})
+		waiting := w.begin(before, "a")
+		synctest.Wait()
+		if got := w.push(after, "b")[0]; wireError(got.Err).Code != wire.DatabaseUnavailable || wireError(got.Err).Outcome == wire.OutcomeUnknown {
+			t.Errorf("a push to the other: got %+v, want %s and no outcome", got, wire.DatabaseUnavailable)
+		}
+		other := w.Hold([]store.Partition{after})
+		want(t, "what vouches for the other", other.Vouched(1, hashesOf("b")).Offset, int64(-1))
+		other.Release()
+		h.Release()
+		want(t, "the first one", show(waiting()), "[1]")
+		want(t, "the other when the first has gone", show(w.push(after, "b")), "[2]")
 		w.stop()
 	})
 }

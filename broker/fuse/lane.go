@@ -96,6 +96,10 @@ type lane struct {
 	wasHeld bool      // a holder had it last, so pushes are next
 }
 
+// another reports that the lane is of a partition that had p's number in another life of the database: what is offered to
+// one must not go into the other's segment. The first flush finds it missing, and the lane ends.
+func (l *lane) another(p *store.Partition) bool { return l != nil && l.part.UID != p.UID }
+
 func (f *Fuser) newLaneLocked(id int64) *lane {
 	var l *lane
 	if n := len(f.spare); n > 0 {

@@ -129,7 +129,7 @@ func TestEvictionUnderALease(t *testing.T) {
 	w.register("g", "orders")
 	pop := func() store.Claimed {
 		t.Helper()
-		c := store.Claim{Candidates: []int64{p.ID}, QueueID: p.QueueID, Group: "g", Worker: uuid.New(), Lease: time.Minute, Budget: 7}
+		c := store.Claim{Candidates: []int64{p.ID}, Group: "g", Worker: uuid.New(), Lease: time.Minute, Budget: 7}
 		r, err := w.ClaimBundle(t.Context(), []store.Claim{c})
 		if err != nil {
 			t.Fatal(err)
@@ -168,7 +168,7 @@ func TestEmptiedPartitionIsSealed(t *testing.T) {
 	w.push(p, time.Hour, 5)
 	w.turn()
 	w.wantLog(p, "5..5")
-	c := store.Claim{Candidates: []int64{p.ID}, QueueID: p.QueueID, Group: "g", Worker: uuid.New(), Lease: time.Minute, Budget: 7}
+	c := store.Claim{Candidates: []int64{p.ID}, Group: "g", Worker: uuid.New(), Lease: time.Minute, Budget: 7}
 	r, err := w.ClaimBundle(t.Context(), []store.Claim{c})
 	if err != nil || r[0][0].Status != store.ClaimEmpty {
 		t.Fatalf("%+v %v", r, err)

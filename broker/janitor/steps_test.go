@@ -73,7 +73,7 @@ func TestPushDoesNotWaitForADeletionUnderWay(t *testing.T) {
 		t.Fatalf("%d rows: %v", rows, err)
 	}
 	w.pushNow(p)
-	c := store.Claim{Candidates: []int64{p.ID}, QueueID: p.QueueID, Group: "g", Worker: [16]byte{1}, Lease: time.Minute, Budget: 7}
+	c := store.Claim{Candidates: []int64{p.ID}, Group: "g", Worker: [16]byte{1}, Lease: time.Minute, Budget: 7}
 	r, err := w.ClaimBundle(t.Context(), []store.Claim{c})
 	if err != nil || r[0][0].Status != store.ClaimTook || r[0][0].After != 2 || r[0][0].Through != 4 {
 		t.Fatalf("claim: %+v %v", r, err)
@@ -198,7 +198,7 @@ func TestCrashBehindAStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.exact()
-	c := store.Claim{Candidates: []int64{p.ID}, QueueID: p.QueueID, Group: "g", Worker: [16]byte{1}, Lease: time.Minute, Budget: 7}
+	c := store.Claim{Candidates: []int64{p.ID}, Group: "g", Worker: [16]byte{1}, Lease: time.Minute, Budget: 7}
 	if r, err := w.ClaimBundle(t.Context(), []store.Claim{c}); err != nil || r[0][0].Status != store.ClaimEmpty {
 		t.Fatalf("a reader sees what was removed: %+v %v", r, err)
 	}

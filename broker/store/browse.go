@@ -29,6 +29,7 @@ type BrowseLane struct {
 	Low, High int64 // offsets within the window and the log, inclusive; Low > High: none
 	LogStart  int64
 	Cursors   []BrowseCursor
+	Life      Life // in which ID is the partition's
 }
 
 // BrowseCursor is how far a group is on a partition.
@@ -140,7 +141,7 @@ func scanLane(row pgx.Row) (*BrowseLane, error) {
 // One read, no lock; its cost follows the partitions that the names choose.
 func (s *Store) BrowseLanes(ctx context.Context, tenant uuid.UUID, f BrowseFilter, most int) ([]*BrowseLane, error) {
 	var all []*BrowseLane
-	err := s.query(ctx, "browse partitions", browseLanes, []any{
+	life, err := s.queryIn(ctx, 0, "browse partitions", browseLanes, []any{
 		tenant, optional(f.Queue), optional(f.Partition), optional(f.Namespace), optional(f.Task), f.From, f.Before, most,
 	}, func(rows pgx.Rows) error {
 		l, err := scanLane(rows)
@@ -150,16 +151,22 @@ func (s *Store) BrowseLanes(ctx context.Context, tenant uuid.UUID, f BrowseFilte
 	if err != nil {
 		return nil, err
 	}
+	for _, l := range all {
+		l.Life = life
+	}
 	return all, nil
 }
 
 // Lane returns a partition of the tenant with its cursors, nil when there is none.
 func (s *Store) Lane(ctx context.Context, tenant, uid uuid.UUID) (*BrowseLane, error) {
 	var l *BrowseLane
-	err := s.query(ctx, "read partition", laneByUID, []any{tenant, uid}, func(rows pgx.Rows) (err error) {
+	life, err := s.queryIn(ctx, 0, "read partition", laneByUID, []any{tenant, uid}, func(rows pgx.Rows) (err error) {
 		l, err = scanLane(rows)
 		return err
 	})
+	if l != nil {
+		l.Life = life
+	}
 	return l, err
 }
 
@@ -207,14 +214,14 @@ func splitRanges(ranges []OffsetRange) (ids, lows, highs []int64) {
 type SegmentAddress struct{ Partition, Base int64 }
 
 // Segments returns the segments at the addresses, in their order; one that retention has removed has no blob.
-func (s *Store) Segments(ctx context.Context, at []SegmentAddress) ([]StoredSegment, error) {
+func (s *Store) Segments(ctx context.Context, known Life, at []SegmentAddress) ([]StoredSegment, error) {
 	ids, bases := make([]int64, len(at)), make([]int64, len(at))
 	out := make([]StoredSegment, len(at))
 	for i, a := range at {
 		ids[i], bases[i] = a.Partition, a.Base
 		out[i].Base = a.Base
 	}
-	err := s.query(ctx, "read segments", segmentBlobs, []any{ids, bases}, func(rows pgx.Rows) error {
+	life, err := s.queryIn(ctx, known, "read segments", segmentBlobs, []any{ids, bases}, func(rows pgx.Rows) error {
 		var n int64
 		var g StoredSegment
 		err := rows.Scan(&n, &g.End, &g.CreatedAt, &g.Blob)
@@ -224,6 +231,9 @@ func (s *Store) Segments(ctx context.Context, at []SegmentAddress) ([]StoredSegm
 		}
 		return err
 	})
+	for i := range out {
+		out[i].Life = life
+	}
 	return out, err
 }
 
@@ -265,7 +275,7 @@ type StoredMessage struct {
 func (s *Store) Message(ctx context.Context, l *BrowseLane, transactionID string) (*StoredMessage, error) {
 	hash := segment.HashID(transactionID)
 	var m *StoredMessage
-	err := s.query(ctx, "find message", messageByHash, []any{l.ID, l.LogStart, hash[:]}, func(rows pgx.Rows) error {
+	_, err := s.queryIn(ctx, l.Life, "find message", messageByHash, []any{l.ID, l.LogStart, hash[:]}, func(rows pgx.Rows) error {
 		found := StoredMessage{PartitionID: l.ID, PartitionUID: l.UID}
 		var end int64
 		var blob []byte

@@ -6,11 +6,14 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queengate/queengate/internal/pg"
 )
 
 var claimBundleCall = hotStatement("claim", `SELECT candidate, state, uid, name, after, through, attempt, until, visible_at,
   last_offset, base_offset, end_offset, created_at, blob, skipped
-FROM queen.claim_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`, true)
+FROM queen.claim_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`, true)
 
 // Columns and states of queen.claim_bundle.
 const (
@@ -58,20 +61,28 @@ const claimRounds = 4
 // the cursor moves in the same commit, except on partitions that may hold encrypted messages: the caller gets a lease
 // there, to be acknowledged once they are opened. Times are the database's. Never waits for a lock or for messages. The blobs
 // are the caller's. An error after the first round may leave leases behind; they expire.
+//
+// A candidate whose Origin was looked up in another life of the database than it is in now is ClaimStale.
 func (s *Store) ClaimBundle(ctx context.Context, claims []Claim) ([][]Claimed, error) {
-	b := newClaimBundle(claims)
-	if err := s.claimReady(ctx, b); err != nil {
+	// One session for all rounds, and before the first: what the ids are worth depends on the life of the database.
+	conn, err := s.acquire(ctx, claimBundleCall.op)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	b := newClaimBundle(claims, pg.LifeOf(conn.Conn()))
+	if err := s.claimReady(ctx, conn.Conn(), b); err != nil {
 		return nil, err
 	}
 	for range claimRounds {
 		if !b.next() {
 			break
 		}
-		if err := s.claimRound(ctx, b); err != nil {
+		if err := s.claimRound(ctx, conn.Conn(), b); err != nil {
 			return nil, err
 		}
 		if len(b.unseededPartitions) > 0 {
-			if err := s.seedCursors(ctx, b.unseededPartitions, b.unseededGroups); err != nil {
+			if err := seedOn(ctx, conn.Conn(), b.unseededPartitions, b.unseededGroups); err != nil {
 				return nil, err
 			}
 		}
@@ -80,11 +91,11 @@ func (s *Store) ClaimBundle(ctx context.Context, claims []Claim) ([][]Claimed, e
 	return b.results, nil
 }
 
-func (s *Store) claimRound(ctx context.Context, b *claimBundle) error {
+func (s *Store) claimRound(ctx context.Context, conn *pgx.Conn, b *claimBundle) error {
 	c := newCall()
 	defer c.release()
 	b.write(c, s.leaseAsync)
-	if err := s.run(ctx, claimBundleCall, c, b.absorb); err != nil {
+	if err := runOn(ctx, conn, claimBundleCall, c, b.absorb); err != nil {
 		return err
 	}
 	b.settle()
@@ -105,6 +116,7 @@ type claimBundle struct {
 	results [][]Claimed
 	open    [][]bool // by claim and candidate: no final verdict yet
 	took    []bool   // by claim: something is taken, so it is not asked again
+	life    pg.Life  // of the session that is asked
 
 	// The round: the pops that ask, and their candidates, each with the 1-based number of its pop.
 	pops  []int
@@ -120,14 +132,14 @@ type claimBundle struct {
 // shadow is a candidate left out of a round because an earlier pop of the bundle wants the same cursor.
 type shadow struct{ of, by slot }
 
-func newClaimBundle(claims []Claim) *claimBundle {
+func newClaimBundle(claims []Claim, life pg.Life) *claimBundle {
 	total := 0
 	for i := range claims {
 		total += len(claims[i].Candidates)
 	}
 	b := &claimBundle{
 		claims: claims, results: make([][]Claimed, len(claims)), open: make([][]bool, len(claims)), took: make([]bool, len(claims)),
-		keys: make(map[claimKey]slot, total),
+		keys: make(map[claimKey]slot, total), life: life,
 	}
 	all, open := make([]Claimed, total), make([]bool, total)
 	for i := range claims {
@@ -137,6 +149,12 @@ func newClaimBundle(claims []Claim) *claimBundle {
 		for j, id := range claims[i].Candidates {
 			b.results[i][j] = Claimed{PartitionID: id, Status: ClaimSkipped}
 			b.open[i][j] = true
+			switch of := claims[i].gate(j).Of; {
+			case of.Queue < 0:
+				b.results[i][j].Status, b.open[i][j] = ClaimMissing, false
+			case of != (Origin{}) && of.Life != life:
+				b.results[i][j].Status, b.open[i][j] = ClaimStale, false
+			}
 		}
 	}
 	return b
@@ -201,6 +219,7 @@ func (b *claimBundle) write(c *call, leaseAsync bool) {
 	c.int8s(m, func(i int) int64 { return gate(i).Window.Milliseconds() })
 	c.int8s(m, func(i int) int64 { return int64(b.claims[b.slots[i].claim].WindowFull) })
 	c.bool(leaseAsync && !slices.ContainsFunc(b.pops, func(i int) bool { return b.claims[i].AutoAck }))
+	c.int8s(m, func(i int) int64 { return gate(i).Of.Queue })
 }
 
 // absorb takes one row of a round.
@@ -218,7 +237,7 @@ func (b *claimBundle) absorb(r [][]byte) {
 			}
 		}
 		out.Segments = append(out.Segments, StoredSegment{
-			Base: asInt8(r[claimBase]), End: asInt8(r[claimEnd]), CreatedAt: asTime(r[claimCreated]), Blob: bytes.Clone(r[claimBlob]),
+			Base: asInt8(r[claimBase]), End: asInt8(r[claimEnd]), CreatedAt: asTime(r[claimCreated]), Blob: bytes.Clone(r[claimBlob]), Life: b.life,
 		})
 	case stateEmpty:
 		*open, out.Status = false, ClaimEmpty

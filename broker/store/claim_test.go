@@ -479,11 +479,11 @@ func TestOnlyABundleOfLeasesCommitsAsynchronously(t *testing.T) {
 	for _, auto := range []bool{false, true} {
 		c := w.claim(fmt.Sprint(auto), l)
 		c.AutoAck = auto
-		b := newClaimBundle([]Claim{c, w.claim("g", l)})
+		b := newClaimBundle([]Claim{c, w.claim("g", l)}, 1)
 		b.next()
 		cl := newCall()
 		b.write(cl, w.store.leaseAsync)
-		if got := cl.buf[len(cl.buf)-1] == 1; got == auto {
+		if got := cl.buf[cl.ends[len(cl.ends)-2]-1] == 1; got == auto { // of the last but one parameter
 			t.Errorf("auto ack %v: relaxed %v", auto, got)
 		}
 		cl.release()

@@ -133,7 +133,7 @@ func TestAutoAckLeasesWhereMessagesMayBeEncrypted(t *testing.T) {
 	w.push(w.segment(plain, "1"), sealedSegment(w.segment(sealed, "2"))) // as a letter that is moved to a plain queue
 	w.exec("INSERT INTO queen.log_consumers (partition_id, consumer_group) SELECT id, 'g' FROM queen.log_partitions")
 	got, err := w.ClaimBundle(t.Context(), []Claim{{
-		Candidates: []int64{plain.ID, sealed.ID}, QueueID: plain.QueueID, Group: "g", Worker: uuid.New(), Lease: 60e9, Budget: 10, AutoAck: true,
+		Candidates: []int64{plain.ID, sealed.ID}, Of: Origin{plain.QueueID, plain.Life}, Group: "g", Worker: uuid.New(), Lease: 60e9, Budget: 10, AutoAck: true,
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -198,7 +198,7 @@ func (e *engine) popSome() {
 	}
 	lanes = rapid.Permutation(lanes).Draw(e.rt, "order")[:1+e.draw("candidates", len(lanes))]
 	c := Claim{
-		QueueID: e.id, Group: e.group(), Worker: uuid.New(), Lease: time.Hour, Budget: 1 + e.draw("budget", 8),
+		Group: e.group(), Worker: uuid.New(), Lease: time.Hour, Budget: 1 + e.draw("budget", 8),
 		MaxPartitions: e.draw("partitions", 3), AutoAck: e.draw("auto ack", 4) == 0,
 	}
 	if !e.m.knows(c.Group) && lanes[0].cursors[c.Group] != nil {

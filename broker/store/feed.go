@@ -69,7 +69,7 @@ func (s *Store) Changes(ctx context.Context, window time.Duration) (written []Ch
 	if err != nil {
 		return nil, Shared{}, err
 	}
-	now.Life = pg.LifeOf(conn.Conn())
+	now.Life, now.Timeline = pg.LifeOf(conn.Conn()), pg.TimelineOf(conn.Conn())
 	return written, now, nil
 }
 

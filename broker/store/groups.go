@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
+	"github.com/queengate/queengate/internal/pg"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -60,5 +62,18 @@ func (s Seed) columns() (mode string, from *time.Time) {
 // seedCursors creates missing cursors by the registrations of their groups. It is a statement of its own, without
 // another lock held, so that first contacts cannot wait for each other in a circle.
 func (s *Store) seedCursors(ctx context.Context, partitions []int64, groups []string) error {
-	return s.commit(ctx, "seed cursors", sqlSeed, []any{partitions, groups}, []any{new(int64)})
+	conn, err := s.acquire(ctx, seedOp)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return seedOn(ctx, conn.Conn(), partitions, groups)
+}
+
+const seedOp = "seed cursors"
+
+// seedOn is seedCursors on a session that the caller holds.
+func seedOn(ctx context.Context, conn *pgx.Conn, partitions []int64, groups []string) error {
+	err := conn.QueryRow(context.WithoutCancel(ctx), sqlSeed, partitions, groups).Scan(new(int64))
+	return pg.Error(seedOp, pg.Confirmed(conn, err))
 }

@@ -65,7 +65,7 @@ func (h *hunter) claims() (cs []Claim) {
 	group := h.group()
 	for _, p := range h.partitions() {
 		cs = append(cs, Claim{
-			Candidates: []int64{p.ID}, QueueID: p.QueueID, Group: group, Worker: uuid.Must(uuid.NewV7()), Lease: time.Second,
+			Candidates: []int64{p.ID}, Of: Origin{p.QueueID, p.Life}, Group: group, Worker: uuid.Must(uuid.NewV7()), Lease: time.Second,
 			Budget: 1 + h.IntN(5), AutoAck: h.IntN(4) == 0, Conflate: false,
 		})
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queengate/queengate/internal/pg"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -37,14 +38,19 @@ func pushes(names ...string) op {
 // are the same again.
 func pops(worker int, auto bool) op {
 	return func(s *Store, sc *scene) verdict {
+		conn, err := s.acquire(sc.ctx, "claim")
+		if err != nil {
+			return failed(err)
+		}
+		defer conn.Release()
 		b := newClaimBundle([]Claim{{
-			Candidates: []int64{sc.lane.id}, QueueID: sc.id, Group: stageGroup, Worker: sc.workers[worker], Lease: wait, Budget: 2, MaxPartitions: 1, AutoAck: auto,
-		}})
-		if err := s.claimReady(sc.ctx, b); err != nil {
+			Candidates: []int64{sc.lane.id}, Group: stageGroup, Worker: sc.workers[worker], Lease: wait, Budget: 2, MaxPartitions: 1, AutoAck: auto,
+		}}, pg.LifeOf(conn.Conn()))
+		if err := s.claimReady(sc.ctx, conn.Conn(), b); err != nil {
 			return failed(err)
 		}
 		if b.next() {
-			if err := s.claimRound(sc.ctx, b); err != nil {
+			if err := s.claimRound(sc.ctx, conn.Conn(), b); err != nil {
 				return failed(err)
 			}
 		}

@@ -75,6 +75,9 @@ func (s *Store) MoveLetters(ctx context.Context, m *Move) (MoveVerdict, error) {
 		return v, err
 	}
 	defer conn.Release()
+	if to := m.Partition.Life; to != 0 && to != pg.LifeOf(conn.Conn()) {
+		return v, errOtherLife(op)
+	}
 	err = commitRows(ctx, conn.Conn(), op, moveLetters, []any{
 		m.Tenant, redrive, fence, redriveLease.Milliseconds(), m.Letters, m.Partition.ID, m.RawBytes, m.Verified.in(pg.LifeOf(conn.Conn())),
 		m.Partition.DedupWindow.Microseconds(), m.Blob, m.Hashes, m.Sealed,

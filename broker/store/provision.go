@@ -31,7 +31,7 @@ func (s *Store) Lookup(ctx context.Context, tenant uuid.UUID, pairs []Pair) ([]P
 	for i, p := range pairs {
 		found[i] = Partition{Tenant: tenant, Queue: p.Queue, Name: p.Partition}
 	}
-	err := s.query(ctx, "look up partitions", lookup, []any{tenant, queues, names}, func(rows pgx.Rows) error {
+	life, err := s.queryIn(ctx, 0, "look up partitions", lookup, []any{tenant, queues, names}, func(rows pgx.Rows) error {
 		var ordinal, window int32
 		var id, queue int64
 		var uid uuid.UUID
@@ -45,6 +45,9 @@ func (s *Store) Lookup(ctx context.Context, tenant uuid.UUID, pairs []Pair) ([]P
 	})
 	if err != nil {
 		return nil, err
+	}
+	for i := range found {
+		found[i].Life = life
 	}
 	return found, nil
 }

@@ -45,14 +45,25 @@ func (s *Store) push(ctx context.Context, segs []Segment, wait bool) ([]PushVerd
 	if err != nil {
 		return nil, err
 	}
-	// The session comes first: what the watermarks are worth depends on the life of the database it began in.
+	// The session comes first: what ids and watermarks are worth depends on the life of the database it began in.
 	conn, err := s.acquire(ctx, pushBundle.op)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Release()
 	life := pg.LifeOf(conn.Conn())
-	n := len(segs)
+	verdicts := make([]PushVerdict, len(segs))
+	order = slices.DeleteFunc(order, func(i int) bool {
+		if segs[i].Known == 0 || segs[i].Known == life {
+			return false
+		}
+		verdicts[i] = PushVerdict{Status: PushMissing, Life: life}
+		return true
+	})
+	n := len(order)
+	if n == 0 {
+		return verdicts, nil
+	}
 	c := newCall()
 	defer c.release()
 	c.bool(wait)
@@ -66,7 +77,6 @@ func (s *Store) push(ctx context.Context, segs []Segment, wait bool) ([]PushVerd
 	c.byteas(n, func(i int) []byte { return segs[order[i]].Hashes })
 	c.bools(n, func(i int) bool { return segs[order[i]].Sealed })
 
-	verdicts := make([]PushVerdict, n)
 	answered := 0
 	err = runOn(ctx, conn.Conn(), pushBundle, c, func(row [][]byte) {
 		v := &verdicts[order[asInt4(row[0])-1]]

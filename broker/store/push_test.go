@@ -147,9 +147,11 @@ func TestPushWaitThatRunsOutIsBusy(t *testing.T) {
 	t.Parallel()
 	w := newWriter(t)
 	p := w.partition("q", "a")
-	w.exec("ALTER DATABASE " + pgx.Identifier{w.pool.Config().ConnConfig.Database}.Sanitize() + " SET lock_timeout = '20ms'")
 	cfg := w.pool.Config()
-	delete(cfg.ConnConfig.RuntimeParams, "lock_timeout")
+	cfg.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "SET lock_timeout = '20ms'")
+		return err
+	}
 	impatient := New(openPool(t, cfg))
 	tx, err := w.pool.Begin(t.Context())
 	if err != nil {

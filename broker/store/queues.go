@@ -54,13 +54,19 @@ var (
 
 // LookupQueue returns the queue, or nil when there is none. One read, no lock.
 func (s *Store) LookupQueue(ctx context.Context, tenant uuid.UUID, queue string) (*Queue, error) {
-	q := new(Queue)
-	err := s.pool.QueryRow(ctx, queueByName, tenant, queue).Scan(q.fields()...)
+	const op = "look up queue"
+	conn, err := s.acquire(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	q := &Queue{Life: pg.LifeOf(conn.Conn())}
+	err = conn.QueryRow(ctx, queueByName, tenant, queue).Scan(q.fields()...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, pg.Error("look up queue", err)
+		return nil, pg.Error(op, err)
 	}
 	return q, nil
 }
@@ -80,7 +86,7 @@ func (s *Store) Configure(ctx context.Context, tenant uuid.UUID, req *wire.Confi
 		if err != nil {
 			return err
 		}
-		q = new(Queue)
+		q = &Queue{Life: pg.LifeOf(tx.Conn())}
 		if err := tx.QueryRow(ctx, queueForUpdate, tenant, req.Queue).Scan(q.fields()...); err != nil {
 			return err
 		}

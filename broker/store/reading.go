@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queengate/queengate/internal/pg"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -27,6 +28,7 @@ JOIN queen.log_segments g ON g.partition_id = i.partition_id AND g.base_offset =
 type Range struct {
 	Found       bool  // the queue exists
 	PartitionID int64 // 0 when the partition does not exist: its log is empty
+	Life        Life  // in which PartitionID is the partition's
 	LogStart    int64
 	LastOffset  int64
 	Segments    []StoredSegment // without their bytes; from the offset asked for, empty when it is not in the log
@@ -44,7 +46,7 @@ func (s *Store) FetchRanges(ctx context.Context, tenant uuid.UUID, entries []wir
 		queues[i], partitions[i], offsets[i], sizes[i] = e.Queue, e.Partition, e.Offset, e.MaxBytes
 	}
 	out := make([]Range, n)
-	err := s.query(ctx, "fetch", sqlFetchRanges, []any{tenant, queues, partitions, offsets, sizes, records, total}, func(rows pgx.Rows) error {
+	life, err := s.queryIn(ctx, 0, "fetch", sqlFetchRanges, []any{tenant, queues, partitions, offsets, sizes, records, total}, func(rows pgx.Rows) error {
 		var entry int
 		var r Range
 		var id, base, end, share *int64
@@ -63,21 +65,33 @@ func (s *Store) FetchRanges(ctx context.Context, tenant uuid.UUID, entries []wir
 		}
 		return nil
 	})
+	for i := range out {
+		out[i].Life = life
+	}
 	return out, err
 }
 
 // SegmentKey names a segment.
 type SegmentKey struct{ Partition, Base int64 }
 
-// Blobs reads the bytes of segments; element i answers keys[i] and has no bytes when retention has removed the segment.
-func (s *Store) Blobs(ctx context.Context, keys []SegmentKey) ([]StoredSegment, error) {
+// Blobs reads the bytes of segments that were found in that life of the database, in another one it is an error; element
+// i answers keys[i] and has no bytes when retention has removed the segment.
+func (s *Store) Blobs(ctx context.Context, life Life, keys []SegmentKey) ([]StoredSegment, error) {
 	out := make([]StoredSegment, len(keys))
+	conn, err := s.acquire(ctx, blobsCall.op)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	if life != pg.LifeOf(conn.Conn()) {
+		return nil, errOtherLife(blobsCall.op)
+	}
 	c := newCall()
 	defer c.release()
 	c.int8s(len(keys), func(i int) int64 { return keys[i].Partition })
 	c.int8s(len(keys), func(i int) int64 { return keys[i].Base })
-	err := s.run(ctx, blobsCall, c, func(r [][]byte) {
-		out[asInt8(r[0])-1] = StoredSegment{Base: asInt8(r[1]), End: asInt8(r[2]), CreatedAt: asTime(r[3]), Blob: bytes.Clone(r[4])}
+	err = runOn(ctx, conn.Conn(), blobsCall, c, func(r [][]byte) {
+		out[asInt8(r[0])-1] = StoredSegment{Base: asInt8(r[1]), End: asInt8(r[2]), CreatedAt: asTime(r[3]), Blob: bytes.Clone(r[4]), Life: life}
 	})
 	return out, err
 }

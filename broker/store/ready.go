@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // The common claim and the common acknowledgement have short routines of their own (routines/ready.sql). What those
@@ -12,7 +13,7 @@ import (
 
 var claimReadyCall = hotStatement("claim ready", `SELECT candidate, uid, name, after, through, attempt, until, last_offset,
   base_offset, end_offset, created_at, blob
-FROM queen.claim_ready($1, $2, $3, $4, $5, $6, $7)`, true)
+FROM queen.claim_ready($1, $2, $3, $4, $5, $6, $7, $8)`, true)
 
 // Columns of queen.claim_ready.
 const (
@@ -32,11 +33,11 @@ const (
 
 // claimReady takes, for the pops that want one partition of a queue that defers nothing, the first candidate. Pops that
 // got nothing stay as they were.
-func (s *Store) claimReady(ctx context.Context, b *claimBundle) error {
+func (s *Store) claimReady(ctx context.Context, conn *pgx.Conn, b *claimBundle) error {
 	pops := make([]int, 0, len(b.claims))
 	for i := range b.claims {
 		p := &b.claims[i]
-		if len(p.Candidates) == 0 || p.AutoAck || p.Conflate || p.MaxPartitions != 1 {
+		if len(p.Candidates) == 0 || !b.open[i][0] || p.AutoAck || p.Conflate || p.MaxPartitions != 1 {
 			continue
 		}
 		if g := p.gate(0); g.Delay > 0 || g.Window > 0 {
@@ -63,7 +64,8 @@ func (s *Store) claimReady(ctx context.Context, b *claimBundle) error {
 	c.int8s(n, func(i int) int64 { return pop(i).bytes() })
 	c.int8s(n, func(i int) int64 { return pop(i).Candidates[0] })
 	c.bool(s.leaseAsync)
-	return s.run(ctx, claimReadyCall, c, func(r [][]byte) {
+	c.int8s(n, func(i int) int64 { return pop(i).gate(0).Of.Queue })
+	return runOn(ctx, conn, claimReadyCall, c, func(r [][]byte) {
 		i := pops[asInt8(r[readyCandidate])-1]
 		out := &b.results[i][0]
 		if out.Status != ClaimTook {
@@ -75,7 +77,7 @@ func (s *Store) claimReady(ctx context.Context, b *claimBundle) error {
 			}
 		}
 		out.Segments = append(out.Segments, StoredSegment{
-			Base: asInt8(r[readyBase]), End: asInt8(r[readyEnd]), CreatedAt: asTime(r[readyCreated]), Blob: bytes.Clone(r[readyBlob]),
+			Base: asInt8(r[readyBase]), End: asInt8(r[readyEnd]), CreatedAt: asTime(r[readyCreated]), Blob: bytes.Clone(r[readyBlob]), Life: b.life,
 		})
 	})
 }

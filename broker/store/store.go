@@ -18,6 +18,8 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -74,9 +76,32 @@ func (s *Store) commit(ctx context.Context, op, sql string, args, dest []any) er
 	return pg.Error(op, pg.Confirmed(conn.Conn(), err))
 }
 
+// errOtherLife says that the database is not the one any more in which the ids at hand were looked up.
+func errOtherLife(op string) error {
+	e := wire.Wrap(wire.DatabaseUnavailable, fmt.Errorf("%s: the ids are of another life of the database", op))
+	e.Detail, e.RetryAfter, e.Outcome = "the database was replaced by another one meanwhile", time.Second, wire.OutcomeNone
+	return e
+}
+
 // query runs a read and calls each for every row.
 func (s *Store) query(ctx context.Context, op, sql string, args []any, each func(pgx.Rows) error) error {
-	return queryOn(ctx, s.pool, op, sql, args, each)
+	_, err := s.queryIn(ctx, 0, op, sql, args, each)
+	return err
+}
+
+// queryIn is query with ids among its arguments that were looked up in the known life; 0: there are none. It returns the
+// life of the database that answers, and fails when that is another one.
+func (s *Store) queryIn(ctx context.Context, known Life, op, sql string, args []any, each func(pgx.Rows) error) (Life, error) {
+	conn, err := s.acquire(ctx, op)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Release()
+	life := pg.LifeOf(conn.Conn())
+	if known != 0 && known != life {
+		return life, errOtherLife(op)
+	}
+	return life, queryOn(ctx, conn, op, sql, args, each)
 }
 
 // queryer is a pool, or a session of one.

@@ -246,7 +246,7 @@ func (x *transact) ask(ctx context.Context) (applied bool, err error) {
 		}
 		defer x.store.leaveWide()
 	}
-	// The session comes first: what the watermarks are worth depends on the life of the database it began in.
+	// The session comes first: what ids and watermarks are worth depends on the life of the database it began in.
 	conn, err := x.store.acquire(ctx, transactCall.op)
 	if err != nil {
 		return false, err
@@ -255,6 +255,16 @@ func (x *transact) ask(ctx context.Context) (applied bool, err error) {
 	c := newCall()
 	defer c.release()
 	x.life = pg.LifeOf(conn.Conn())
+	x.reset()
+	outdated := false
+	for i := range x.in.Pushes {
+		if known := x.in.Pushes[i].Known; known != 0 && known != x.life {
+			x.pushes[i], outdated = PushVerdict{Status: PushMissing, Life: x.life}, true
+		}
+	}
+	if outdated {
+		return false, nil
+	}
 	x.write(c, width)
 	for range transactRepeats {
 		x.reset()

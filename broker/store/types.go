@@ -18,6 +18,7 @@ type Queue struct {
 	Name    string
 	Options wire.QueueOptions
 	Created time.Time
+	Life    pg.Life // in which ID is the queue's
 }
 
 // Partition is a resolved partition with the facts of its queue that a push or pop needs. ID 0 means it does not exist.
@@ -30,6 +31,7 @@ type Partition struct {
 	Name        string
 	DedupWindow time.Duration // 0: no probe
 	Encrypted   bool          // only sealed payloads may be stored
+	Life        pg.Life       // in which ID is the partition's: a failover may give the number to another one
 }
 
 // Pair names a partition of a tenant.
@@ -44,6 +46,7 @@ type Hash = [16]byte
 // Segment is one encoded segment offered to PushBundle. A partition may appear only once in a bundle.
 type Segment struct {
 	PartitionID int64
+	Known       pg.Life   // the life in which PartitionID was looked up; in another one the partition is missing; 0: just now
 	Tenant      uuid.UUID // whose retained bytes grow
 	Count       int
 	RawBytes    int64         // payload bytes as sent
@@ -124,19 +127,20 @@ const (
 	ClaimSkipped                         // the pop had what it wanted before this candidate was looked at
 	ClaimMissing                         // the partition does not exist any more
 	ClaimUnregistered                    // the group has neither a cursor there nor a registration: Register, and claim again
+	ClaimStale                           // nothing done: the queue was looked up in another life of the database; look it up again
 )
 
 // Claim is one pop's wish: try Candidates in order until Budget messages or MaxPartitions partitions are taken.
 type Claim struct {
 	Candidates    []int64 // partition ids, all of one queue, or with Gates of any
-	QueueID       int64
+	Of            Origin  // that queue
 	Group         string
 	Worker        uuid.UUID     // becomes the lease id
 	Lease         time.Duration // > 0
 	Delay         time.Duration // delayedProcessing: only messages at least this old
 	Window        time.Duration // windowBuffer: nothing before the oldest message that waits is so old
 	WindowFull    int           // but when so many messages wait the window is over; 0: it never is before its time
-	Gates         []Gate        // by candidate, instead of Lease, Delay and Window; nil: those hold for all
+	Gates         []Gate        // by candidate, instead of Of, Lease, Delay and Window; nil: those hold for all
 	Budget        int           // messages, at least 1
 	Bytes         int64         // of payload; the first message is delivered whatever its size; 0: no bound
 	MaxPartitions int           // 0: no cap
@@ -145,7 +149,17 @@ type Claim struct {
 }
 
 // Gate is what the queue of one candidate asks for.
-type Gate struct{ Lease, Delay, Window time.Duration }
+type Gate struct {
+	Of                   Origin
+	Lease, Delay, Window time.Duration
+}
+
+// Origin is the queue that a partition is believed to be of. What believes it hears of partitions from others, who may
+// be behind a failover, so a partition of any other queue is missing. The zero value believes nothing and is not checked.
+type Origin struct {
+	Queue int64   // below 0: there is none, and all its partitions are missing
+	Life  pg.Life // in which it was looked up
+}
 
 // bytes is Bytes as the routines take it: without a bound, more than anything can weigh.
 func (c *Claim) bytes() int64 {
@@ -159,7 +173,7 @@ func (c *Claim) gate(candidate int) Gate {
 	if c.Gates != nil {
 		return c.Gates[candidate]
 	}
-	return Gate{c.Lease, c.Delay, c.Window}
+	return Gate{c.Of, c.Lease, c.Delay, c.Window}
 }
 
 // StoredSegment is a segment as delivered by a claim.
@@ -167,6 +181,7 @@ type StoredSegment struct {
 	Base, End int64 // inclusive
 	CreatedAt time.Time
 	Blob      []byte
+	Life      pg.Life // of the database it was read from: in another one its place may be another segment's
 }
 
 // Claimed is the verdict on one candidate, in the order of Claim.Candidates.
@@ -262,6 +277,7 @@ type CursorMove struct {
 // Shared is what all brokers of a cell obey and learn from the change feed.
 type Shared struct {
 	Life          pg.Life // of the database that says all this
+	Timeline      uint32  // and its timeline
 	ConfigVersion int64
 	Switches
 	Moves []CursorMove // of the last minute, or of a wider window

@@ -93,7 +93,7 @@ func (w *world) fill(name string) tenancy {
 	must(sub.enroll(of.id, "g", "sales.orders", Seed{Mode: wire.SeedAll}))
 	_, err = w.store.RegisterScope(w.ctx, Scope{Tenant: of.id, Namespace: "sales"}, "h", Seed{Mode: wire.SeedAll})
 	must(err)
-	c := Claim{Candidates: []int64{ps[0].ID}, QueueID: ps[0].QueueID, Group: "g", Worker: uuid.New(), Lease: time.Minute, Budget: 2}
+	c := Claim{Candidates: []int64{ps[0].ID}, Group: "g", Worker: uuid.New(), Lease: time.Minute, Budget: 2}
 	_, err = w.store.ClaimBundle(w.ctx, []Claim{c})
 	must(err)
 	vs := w.ack(AckGroup{Tenant: of.id, Partition: ps[0].UID, Group: "g", Lease: c.Worker.String(), Items: []AckItem{{Status: wire.AckDLQ, Offset: 0}}})

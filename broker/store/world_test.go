@@ -135,7 +135,7 @@ WHERE p.id = ANY ($1) AND $2::text <> $3 ON CONFLICT DO NOTHING`, ids, group, wi
 func (w *world) claim(group string, lanes ...lane) Claim {
 	w.t.Helper()
 	w.readsAll(group, lanes...)
-	c := Claim{QueueID: w.id, Group: group, Worker: uuid.Must(uuid.NewV7()), Lease: time.Minute, Budget: 1000}
+	c := Claim{Group: group, Worker: uuid.Must(uuid.NewV7()), Lease: time.Minute, Budget: 1000}
 	for _, l := range lanes {
 		c.Candidates = append(c.Candidates, l.id)
 	}

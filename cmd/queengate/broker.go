@@ -7,10 +7,9 @@ import (
 	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/run"
-	"github.com/queengate/queengate/migrations"
 )
 
-// runBroker runs a broker until ctx ends.
+// runBroker runs a broker until ctx ends. It needs no database to start, only to become ready.
 func runBroker(ctx context.Context, in *invocation) (ended error) {
 	c, err := in.load(nil)
 	if err != nil {
@@ -25,16 +24,11 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 	if err != nil {
 		return usageError{err}
 	}
-	pool, err := openPool(ctx, "postgres.dsn", c.queues(), c.BrokerPool, "queengate-broker")
+	database, err := openQueues(ctx, log, c)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	if c.Broker.Migrate {
-		if err := (schema{migrations.Broker, c.Postgres}).apply(ctx); err != nil {
-			return err
-		}
-	}
+	defer database.pool.Close()
 	ln, err := listen(ctx, "broker.addr", c.Broker.Addr)
 	if err != nil {
 		return err
@@ -49,7 +43,7 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 		return err
 	}
 	defer func() { ended = errors.Join(ended, closeSpool()) }()
-	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{log: log, keys: keys, pool: pool, reg: reg, ln: ln, mesh: m, spool: disk})
+	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{log: log, keys: keys, pool: database.pool, reg: reg, ln: ln, mesh: m, spool: disk})
 	if err != nil {
 		return err
 	}
@@ -59,8 +53,9 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 		return err
 	}
 	if ops != nil {
-		group.Add("ops", obs.NewOps(log, ops, reg, map[string]obs.Health{"database": pinged(pool), "broker": b.Serving}))
+		group.Add("ops", obs.NewOps(log, ops, reg, map[string]obs.Health{"database": pinged(database.pool), "broker": b.Serving}))
 	}
+	group.Add("database", database)
 	group.Add("broker", b)
 	return group.Run(ctx)
 }

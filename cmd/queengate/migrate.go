@@ -43,24 +43,20 @@ func runMigrate(ctx context.Context, in *invocation) error {
 // schema is a migration set and the database it belongs in.
 type schema struct {
 	set migrations.Set
-	at  databaseConfig
+	at  pg.Config
 }
 
 func (c *config) schemas() []schema {
-	return []schema{{migrations.Broker, c.Postgres}, {migrations.Gateway, c.control()}}
+	return []schema{{migrations.Broker, c.Postgres.conn()}, {migrations.Gateway, c.control().conn()}}
 }
 
-// apply uses a connection of its own, with none of the bounds of our sessions: a migration may take its time.
+// apply uses a connection of its own, whose bounds the migrations set: they may take their time.
 func (s schema) apply(ctx context.Context) error {
-	at := s.at.conn()
+	at := s.at
 	at.AppName = "queengate-migrate"
 	pc, err := pg.Parse(at)
 	if err != nil {
 		return err
 	}
-	cfg := pc.ConnConfig
-	for _, bound := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
-		cfg.RuntimeParams[bound] = "0"
-	}
-	return migrations.Apply(ctx, cfg, s.set)
+	return migrations.Apply(ctx, pc.ConnConfig, s.set)
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/obs"
-	"github.com/queengate/queengate/internal/pg"
 	"github.com/queengate/queengate/internal/spool"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy"
@@ -59,33 +58,6 @@ func listen(ctx context.Context, key, addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	return ln, nil
-}
-
-// openPool opens a pool and checks that the database answers, so that a wrong address fails the start and not the
-// first request.
-func openPool(ctx context.Context, key string, at pg.Config, size int32, app string) (*pgxpool.Pool, error) {
-	if at.DSN == "" {
-		return nil, usageError{fmt.Errorf("%s is missing: want the address of a PostgreSQL", key)}
-	}
-	at.MaxConn, at.AppName = size, app
-	pool, err := pg.Open(ctx, at)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if err := pool.Ping(ctx); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("%s: %w", key, err)
-	}
-	return pool, nil
-}
-
-// pinged is a Health of a database.
-func pinged(pool *pgxpool.Pool) obs.Health {
-	return func(ctx context.Context) (string, error) {
-		return fmt.Sprintf("%d connections", pool.Stat().TotalConns()), pool.Ping(ctx)
-	}
 }
 
 // openRedis connects to Redis, when there is an address, and returns what to show of it. Its absence later on is shown

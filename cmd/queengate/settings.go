@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 	"unicode"
@@ -83,6 +84,7 @@ type brokerConfig struct {
 	EncryptionKey    conf.Secret
 	ReadKeys         conf.Secret
 	Migrate          bool
+	TimelineFile     string
 	Name             string
 	DrainDelay       time.Duration
 	DrainTime        time.Duration
@@ -164,7 +166,7 @@ func settings(c *config) *conf.Set {
 	s.Enum(&c.LogFormat, "format", "Form of the lines.", []string{"json", "text"}, conf.EnvFunc(logFormat, "QUEEN_LOG_JSON"))
 
 	s.Section("postgres", "Databases.", "up", "gateway", "broker", "migrate", "bootstrap")
-	s.Secret(&c.Postgres.DSN, "dsn", "Address of PostgreSQL, as a URL or key=value text; several hosts are tried in order. `up` starts a private one without it.", conf.Flag("postgres"), existingBroker.address())
+	s.Secret(&c.Postgres.DSN, "dsn", "Address of PostgreSQL, as a URL or key=value text; several hosts are tried in order, and only a primary is taken. `up` starts a private one without it.", conf.Flag("postgres"), existingBroker.address())
 	tlsModes := []string{tlsAddressed, string(pg.TLSOff), string(pg.TLSInsecure), string(pg.TLSVerify)}
 	const tlsMeaning = "TLS of its sessions: what sslmode in the address says, none, with whatever certificate, or with one for the host's name by an authority we trust. A contradiction to the address is refused."
 	s.Enum(&c.Postgres.TLS, "tls", tlsMeaning, tlsModes, existingBroker.tls())
@@ -295,6 +297,7 @@ func (c *brokerConfig) declare(s *conf.Set) {
 	s.Bool(&c.Tenancy, "tenancy", "Take the tenant of a request from the gateway's signed token. Off, there is one tenant, and no credential unless broker.jwt_enabled: for a private network only.")
 	s.String(&c.Cell, "cell", "Slug of the broker's cell.")
 	s.List(&c.CellKeys, "cell_keys", "PEM files with the Ed25519 public keys of the gateways (openssl pkey -pubout); two during a rotation.")
+	s.String(&c.TimelineFile, "timeline_file", "File that keeps the highest timeline of the database that was seen, so that a broker that starts again refuses a primary that was replaced meanwhile; without one, timelines in the folder of the spool, and without a spool it is known as long as the process lives.")
 	s.Check(func() error {
 		if c.Tenancy && len(c.CellKeys) == 0 {
 			return errors.New("broker.cell_keys is empty: want at least one file with a public key while broker.tenancy is on")
@@ -309,6 +312,14 @@ func (c *brokerConfig) declare(s *conf.Set) {
 		}
 		return nil
 	})
+}
+
+// timelines returns the file of timelines; "" is none.
+func (c *brokerConfig) timelines() string {
+	if c.TimelineFile == "" && c.SpoolDir != "" {
+		return filepath.Join(c.SpoolDir, "timelines")
+	}
+	return c.TimelineFile
 }
 
 // encryption returns the keys of payloads at rest, nil when none is configured. Errors never quote a key.

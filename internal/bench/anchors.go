@@ -130,7 +130,7 @@ func (w *world) storeDrain(workers, take, messages int) func(context.Context, ti
 		return w.workersUntil(ctx, workers, func(i int) (int, bool, error) {
 			worker := uuid.New()
 			got, err := s.ClaimBundle(ctx, []store.Claim{{
-				Candidates: []int64{parts[i].ID}, QueueID: parts[i].QueueID, Group: wire.QueueModeGroup,
+				Candidates: []int64{parts[i].ID}, Group: wire.QueueModeGroup,
 				Worker: worker, Lease: time.Minute, Budget: take, MaxPartitions: 1,
 			}})
 			if err != nil {

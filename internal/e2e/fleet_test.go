@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -48,19 +49,19 @@ type part struct {
 // and be the same after a restart.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(pgtest.FreePort(t)))
 }
 
 func startFleet(t *testing.T, spread int) *fleet {
 	t.Helper()
+	return startFleetOn(t, pgtest.DSN(t), spread)
+}
+
+// startFleetOn is startFleet on an empty database of the test's own, with more environment.
+func startFleetOn(t *testing.T, dsn string, spread int, env ...string) *fleet {
+	t.Helper()
 	f := &fleet{t: t, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 60 * time.Second}}
 	t.Cleanup(f.client.CloseIdleConnections)
-	dsn := pgtest.DSN(t)
 	dir, err := datadir.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +83,7 @@ func startFleet(t *testing.T, spread int) *fleet {
 		"QUEENGATE_GATEWAY_CELL_KEY_FILE=" + dir.Path("keys", "cell.key"), "QUEENGATE_MESH_SECRET=a secret of the test's own",
 		"QUEENGATE_POSTGRES_BROKER_POOL=6", "QUEENGATE_POSTGRES_CONTROL_POOL=2", "QUEENGATE_LOG_LEVEL=warn",
 	}
+	f.env = append(f.env, env...)
 	var urls, peers []string
 	for range 3 {
 		p := &part{addr: freeAddr(t), ops: freeAddr(t)}

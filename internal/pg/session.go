@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Life numbers the lives of a database in the order in which a pool met them, from 1. A life ends when its server does:
@@ -34,14 +33,16 @@ type identity struct {
 // whoami is answered in text. pg_walfile_name names the timeline that is written to now; pg_control_checkpoint would
 // name the one before until a promoted server has made its first checkpoint.
 const whoami = `SELECT system_identifier, extract(epoch FROM pg_postmaster_start_time()),
-CASE WHEN NOT pg_is_in_recovery() THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END
+CASE WHEN NOT pg_is_in_recovery() THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END,
+pg_backend_pid()
 FROM pg_control_system()`
 
-// session is what we remember of a connection. It belongs to whoever holds the connection.
+// session is what we remember of a connection. It belongs to whoever holds the connection, but for replaced.
 type session struct {
 	life        Life
 	id          identity
-	unconfirmed bool // a commit was not confirmed by the standby: see Confirmed
+	unconfirmed bool        // a commit was not confirmed by the standby: see Confirmed
+	replaced    atomic.Bool // a later primary has been met
 }
 
 const sessionKey = "queengate.session"
@@ -60,100 +61,46 @@ func LifeOf(conn *pgx.Conn) Life {
 	return 0
 }
 
-// fence admits sessions to one pool: to primaries only, and to none that a later one has replaced. A broker that saw a
-// promotion therefore never writes to the old primary again, whatever the address or a balancer says.
-type fence struct {
-	mu     sync.Mutex // guards below
-	lives  map[identity]Life
-	newest map[string]uint32 // the highest timeline seen, by system
+// TimelineOf returns the timeline that the server of conn writes; 0 for a connection that Parse did not configure.
+func TimelineOf(conn *pgx.Conn) uint32 {
+	if s := sessionOf(conn.PgConn()); s != nil {
+		return s.id.timeline
+	}
+	return 0
 }
 
-func newFence() *fence { return &fence{lives: map[identity]Life{}, newest: map[string]uint32{}} }
-
-func (f *fence) admit(id identity) (Life, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if newest := f.newest[id.system]; id.timeline < newest {
-		return 0, fmt.Errorf("the server is on timeline %d and was replaced by one on timeline %d: it is not written to any more", id.timeline, newest)
-	}
-	f.newest[id.system] = id.timeline
-	life, known := f.lives[id]
-	if !known {
-		life = Life(len(f.lives) + 1)
-		f.lives[id] = life
-	}
-	return life, nil
-}
-
-// holds reports whether the session's server has not been replaced since it began.
-func (f *fence) holds(s *session) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return s.id.timeline >= f.newest[s.id.system]
-}
-
-// guard makes every session of pc pass the fence when it begins and whenever it is taken from the pool, and listen for
-// commits that nobody confirmed. The check of a new session is the one that decides between several hosts, so a refused
-// one makes pgx try the next.
-func (f *fence) guard(pc *pgxpool.Config) {
-	validate, notice, prepare := pc.ConnConfig.ValidateConnect, pc.ConnConfig.OnNotice, pc.PrepareConn
-	pc.ConnConfig.ValidateConnect = func(ctx context.Context, c *pgconn.PgConn) error {
-		s, err := f.meet(ctx, c)
-		if err != nil {
-			return err
-		}
-		c.CustomData()[sessionKey] = s
-		if validate == nil {
-			return nil
-		}
-		return validate(ctx, c)
-	}
-	pc.ConnConfig.OnNotice = func(c *pgconn.PgConn, n *pgconn.Notice) {
-		if s := sessionOf(c); s != nil && unawaited(n) {
-			s.unconfirmed = true
-		}
-		if notice != nil {
-			notice(c, n)
-		}
-	}
-	pc.PrepareConn = func(ctx context.Context, c *pgx.Conn) (bool, error) {
-		if s := sessionOf(c.PgConn()); s != nil && !f.holds(s) {
-			return false, nil
-		}
-		if prepare == nil {
-			return true, nil
-		}
-		return prepare(ctx, c)
-	}
-}
-
-// meet asks a new session whose it is.
-func (f *fence) meet(ctx context.Context, c *pgconn.PgConn) (*session, error) {
-	results, err := c.Exec(ctx, whoami).ReadAll()
+// identify asks a new session whose it is, and whether it goes to the server itself or to a pooler: those make up the
+// process id that a session is told when it begins.
+func identify(ctx context.Context, c *pgconn.PgConn) (id identity, direct bool, err error) {
+	row, err := only(ctx, c, whoami)
 	if err != nil {
-		return nil, fmt.Errorf("ask for the timeline: %w", err)
+		return id, false, fmt.Errorf("ask for the timeline: %w", err)
 	}
-	if len(results) != 1 || len(results[0].Rows) != 1 {
-		return nil, errors.New("ask for the timeline: no answer")
-	}
-	row := results[0].Rows[0]
 	if row[2] == nil {
-		return nil, errors.New("the server is a standby")
+		return id, false, errors.New("the server is a standby")
 	}
 	timeline, err := strconv.ParseUint(string(row[2]), 10, 32)
 	if err != nil {
-		return nil, fmt.Errorf("ask for the timeline: %w", err)
+		return id, false, fmt.Errorf("ask for the timeline: %w", err)
 	}
-	id := identity{system: string(row[0]), started: string(row[1]), timeline: uint32(timeline)}
-	life, err := f.admit(id)
+	id = identity{system: string(row[0]), started: string(row[1]), timeline: uint32(timeline)}
+	return id, string(row[3]) == strconv.FormatUint(uint64(c.PID()), 10), nil
+}
+
+// only runs a statement that answers with one row of text.
+func only(ctx context.Context, c *pgconn.PgConn, sql string) ([][]byte, error) {
+	results, err := c.Exec(ctx, sql).ReadAll()
 	if err != nil {
 		return nil, err
 	}
-	return &session{life: life, id: id}, nil
+	if len(results) != 1 || len(results[0].Rows) != 1 {
+		return nil, errors.New("no answer")
+	}
+	return results[0].Rows[0], nil
 }
 
-// ErrUnconfirmed says that a commit stands in the log of the server, and that the server was made to stop waiting for
-// the standby that guards it: it is visible now, and a failover may lose it.
+// ErrUnconfirmed says that a commit stands in the log of a server and may not last: the server was made to stop waiting
+// for the standby that guards it, or a later primary has replaced the server meanwhile.
 var ErrUnconfirmed = errors.New("the commit was not confirmed by the standby")
 
 // unawaited recognises the warning of a cancelled wait for the synchronous standby. Its text follows lc_messages and its
@@ -161,13 +108,18 @@ var ErrUnconfirmed = errors.New("the commit was not confirmed by the standby")
 func unawaited(n *pgconn.Notice) bool { return n.Routine == "SyncRepWaitForLSN" }
 
 // Confirmed returns the error of a committing statement that ran on conn and ended in err: ErrUnconfirmed, joined with
-// err, when the server warned that it did not wait for its standby. To PostgreSQL such a commit is a success; to a
-// caller its durability is unknown.
+// err, when the server warned that it did not wait for its standby, or is not the primary any more. To PostgreSQL such a
+// commit is a success; to a caller its durability is unknown.
 func Confirmed(conn *pgx.Conn, err error) error {
 	s := sessionOf(conn.PgConn())
-	if s == nil || !s.unconfirmed {
+	switch {
+	case s == nil:
 		return err
+	case s.unconfirmed:
+		s.unconfirmed = false
+		return errors.Join(ErrUnconfirmed, err)
+	case s.replaced.Load():
+		return errors.Join(fmt.Errorf("%w: its server was replaced by a later primary", ErrUnconfirmed), err)
 	}
-	s.unconfirmed = false
-	return errors.Join(ErrUnconfirmed, err)
+	return err
 }

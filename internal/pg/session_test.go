@@ -214,6 +214,42 @@ func TestACommitThatTheStandbyDidNotConfirmIsUnknown(t *testing.T) {
 	}
 }
 
+// The server dies while a COMMIT waits for its answer. pgx reports a connection that was closed before it was used.
+func TestALostAnswerToACommitIsUnknown(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := pgtest.NewServer(t, nil)
+	server.Exec("CREATE TABLE t (v int)")
+	server.Set("synchronous_standby_names", "nobody")
+	for rule, commit := range map[string]func(context.Context, *pgxpool.Pool) error{
+		"of a transaction": func(ctx context.Context, pool *pgxpool.Pool) error {
+			return pg.Tx(ctx, pool, func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "INSERT INTO t VALUES (1)")
+				return err
+			})
+		},
+		"of a statement": func(ctx context.Context, pool *pgxpool.Pool) error {
+			_, err := pool.Exec(ctx, "INSERT INTO t VALUES ($1)", 1)
+			return err
+		},
+		"of a statement without parameters": func(ctx context.Context, pool *pgxpool.Pool) error {
+			_, err := pool.Exec(ctx, "INSERT INTO t VALUES (1)")
+			return err
+		},
+	} {
+		pool := open(t, pg.Config{DSN: server.DSN(), MaxConn: 1})
+		done := make(chan error, 1)
+		go func() { done <- commit(ctx, pool) }()
+		for server.Ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "0" {
+		}
+		server.Kill()
+		if err := <-done; err == nil || pg.Outcome(err) != wire.OutcomeUnknown || !pg.Unavailable(err) || pg.Retryable(err) {
+			t.Errorf("%s: got %v (%v), want an unknown outcome", rule, err, pg.Outcome(err))
+		}
+		server.Start()
+	}
+}
+
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	state := func(code string) error { return fmt.Errorf("x: %w", &pgconn.PgError{Code: code}) }

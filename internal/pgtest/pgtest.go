@@ -116,5 +116,5 @@ func withDatabase(t testing.TB, dsn, name string) string {
 	if strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://") {
 		t.Fatalf("%s must be in key=value form", Env)
 	}
-	return dsn + " dbname=" + name
+	return dsn + " dbname=" + name + " connect_timeout=30" // a machine that is busy with tests
 }

@@ -11,6 +11,8 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +43,9 @@ type Server struct {
 func NewServer(t testing.TB, files map[string]string, settings ...string) *Server {
 	t.Helper()
 	s := newServer(t, settings)
-	s.run("initdb", "-D", s.dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions")
+	s.run("initdb", "-D", s.dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions",
+		"--data-checksums") // Rewind needs them
+	s.configure(common)
 	for name, text := range files {
 		path := filepath.Join(s.dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -51,6 +55,23 @@ func NewServer(t testing.TB, files map[string]string, settings ...string) *Serve
 	}
 	s.Start()
 	return s
+}
+
+// common are the settings of all servers. They stand in the cluster's own file, since pg_rewind starts the server by
+// itself; it also needs the log from before the fork.
+const common = "fsync = off\nshared_buffers = 16MB\nautovacuum = off\nwal_level = replica\nwal_keep_size = 128MB\n"
+
+// configure adds lines to the settings of the cluster.
+func (s *Server) configure(lines string) {
+	s.t.Helper()
+	f, err := os.OpenFile(filepath.Join(s.dir, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString(lines)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func newServer(t testing.TB, settings []string) *Server {
@@ -69,33 +90,31 @@ func newServer(t testing.TB, settings []string) *Server {
 			t.Error(err)
 		}
 	})
-	// Free for the moment, which is as much as can be had: the server binds it itself.
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{Host: work, Port: ln.Addr().(*net.TCPAddr).Port, t: t, bins: bins, dir: filepath.Join(work, "data"), settings: settings}
-	if err := ln.Close(); err != nil {
-		t.Fatal(err)
-	}
+	s := &Server{Host: work, Port: FreePort(t), t: t, bins: bins, dir: filepath.Join(work, "data"), settings: settings}
 	s.own(work)
 	return s
 }
 
-// Standby makes a copy of the running server that follows it.
-func (s *Server) Standby(settings ...string) *Server {
-	s.t.Helper()
-	standby := newServer(s.t, settings)
-	standby.run("pg_basebackup", "-D", standby.dir, "-h", s.Host, "-p", strconv.Itoa(s.Port), "-U", "postgres", "-X", "stream", "-R", "-c", "fast", "--no-sync")
-	standby.Start()
-	return standby
+// FreePort returns a port of 127.0.0.1 that nobody listens on, for a process that must be told. It is below those that the
+// system hands out to connections, of which a test under load makes many.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	for range 1000 {
+		port := 10_000 + int(ports.Add(1)+int64(os.Getpid())*37)%20_000
+		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			continue
+		}
+		if err := ln.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return port
+	}
+	t.Fatal("no port is free")
+	return 0
 }
 
-// Promote makes a standby a primary, on the next timeline, and returns when it is one.
-func (s *Server) Promote() {
-	s.t.Helper()
-	s.Exec("SELECT pg_promote(true, 30)")
-}
+var ports atomic.Int64
 
 // Exec runs a statement in the database postgres.
 func (s *Server) Exec(sql string) {
@@ -119,10 +138,7 @@ func (s *Server) DSN() string {
 // Start starts a stopped server and returns when it answers.
 func (s *Server) Start() {
 	s.t.Helper()
-	args := []string{
-		"-D", s.dir, "-k", s.Host, "-p", strconv.Itoa(s.Port), "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-c", "shared_buffers=16MB",
-		"-c", "autovacuum=off", "-c", "wal_level=replica", "-c", "max_wal_senders=4",
-	}
+	args := []string{"-D", s.dir, "-k", s.Host, "-p", strconv.Itoa(s.Port), "-c", "listen_addresses=127.0.0.1"}
 	for _, kv := range s.settings {
 		args = append(args, "-c", kv)
 	}
@@ -161,15 +177,94 @@ func (s *Server) Start() {
 }
 
 // Stop ends the server at once: nothing is sent to a standby any more. It does nothing when the server does not run.
-func (s *Server) Stop() {
+func (s *Server) Stop() { s.end(syscall.SIGQUIT) }
+
+// Kill is Stop without a chance to say good-bye to anybody: kill -9 of all its processes, as when the machine is lost.
+func (s *Server) Kill() {
+	s.t.Helper()
 	if s.proc == nil {
 		return
 	}
-	if err := s.proc.Process.Signal(syscall.SIGQUIT); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		s.t.Errorf("stop PostgreSQL: %v", err)
+	children := s.children()
+	s.end(syscall.SIGKILL)
+	for _, pid := range children {
+		// One that has ended by itself is not there any more.
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	<-s.ended // SIGQUIT is not refused
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for _, pid := range children {
+		for syscall.Kill(pid, 0) == nil {
+			<-tick.C // they are nobody's children now, so nobody is told
+		}
+	}
+}
+
+// Freeze stops all processes of the server without ending them, until Thaw: it keeps its sockets and says nothing.
+func (s *Server) Freeze() {
+	s.t.Helper()
+	s.signal(syscall.SIGSTOP)
+	s.t.Cleanup(func() {
+		if s.proc != nil {
+			s.Thaw() // a frozen server does not stop
+		}
+	})
+}
+
+// Thaw lets a frozen server go on.
+func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	// The parent first: a frozen one makes no children, and a child that is thawed first is not missed.
+	for _, pid := range append([]int{s.proc.Process.Pid}, s.children()...) {
+		if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// children are the process ids below the server's.
+func (s *Server) children() (all []int) {
+	s.t.Helper()
+	pid := s.proc.Process.Pid
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, field := range strings.Fields(string(text)) {
+		child, err := strconv.Atoi(field)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		all = append(all, child)
+	}
+	return all
+}
+
+func (s *Server) end(how syscall.Signal) {
+	if s.proc == nil {
+		return
+	}
+	if err := s.proc.Process.Signal(how); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		s.t.Errorf("end PostgreSQL: %v", err)
+	}
+	<-s.ended // neither signal is refused
 	s.proc = nil
+}
+
+// Set changes a setting of the running server, and returns when its sessions go by it.
+func (s *Server) Set(name, value string) {
+	s.t.Helper()
+	s.Exec(fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", name, value))
+	s.Exec("SELECT pg_reload_conf()")
+	s.await(fmt.Sprintf("SELECT (current_setting('%s') = '%s')::text", name, value))
+}
+
+// Ask runs a query in the database postgres that answers with one text.
+func (s *Server) Ask(sql string) string {
+	s.t.Helper()
+	return s.ask(sql)
 }
 
 func (s *Server) run(program string, args ...string) {
@@ -221,19 +316,6 @@ func (s *Server) own(path string) {
 	if err := os.Chown(path, uid, gid); err != nil {
 		s.t.Fatal(err)
 	}
-}
-
-// AwaitReplay returns when the standby shows all that the primary has committed.
-func (s *Server) AwaitReplay(primary *Server) {
-	s.t.Helper()
-	at := primary.ask("SELECT pg_current_wal_lsn()::text")
-	s.await("SELECT (pg_last_wal_replay_lsn() >= '" + at + "')::text")
-}
-
-// AwaitDetached returns when the standby receives nothing any more.
-func (s *Server) AwaitDetached() {
-	s.t.Helper()
-	s.await("SELECT (count(*) = 0)::text FROM pg_stat_wal_receiver")
 }
 
 func (s *Server) await(condition string) {

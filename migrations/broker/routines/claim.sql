@@ -4,8 +4,8 @@
 --
 -- Wishes: one array element per pop; p_bytes bounds the payload of what it takes. Candidates: p_wish[i] is the 1-based
 -- pop that wants partition p_candidate[i], in order of preference, under the lease time, the delay and the window of
--- the partition's queue; p_window_full[i] messages end the window before its time, 0 never. A (partition, group) may
--- appear only once in a call.
+-- the partition's queue; p_window_full[i] messages end the window before its time, 0 never. p_queue[i] is that queue, 0
+-- whichever it is: a partition of another one is missing. A (partition, group) may appear only once in a call.
 --
 -- A conflating pop leases everything that is visible behind the cursor and is given the newest message of it alone,
 -- which counts as one; skipped says how many positions that leaves out.
@@ -26,7 +26,7 @@ CREATE OR REPLACE FUNCTION queen.claim_bundle(
     p_group text[], p_worker uuid[], p_budget bigint[], p_bytes bigint[], p_partitions bigint[], p_auto boolean[],
     p_conflate boolean[],
     p_wish integer[], p_candidate bigint[], p_lease_ms bigint[], p_delay_ms bigint[], p_window_ms bigint[],
-    p_window_full bigint[], p_relaxed boolean)
+    p_window_full bigint[], p_relaxed boolean, p_queue bigint[])
 RETURNS TABLE (
     candidate bigint, state integer, uid uuid, name text, after bigint, through bigint, attempt integer,
     until timestamptz, visible_at timestamptz, last_offset bigint,
@@ -65,7 +65,8 @@ BEGIN
           FROM unnest(p_wish, p_candidate) WITH ORDINALITY AS c(wish, id, pos)
           LEFT JOIN LATERAL (
                 SELECT p.uid, p.name, p.last_offset, p.log_start, p.retained_bytes, p.sealed
-                  FROM queen.log_partitions p WHERE p.id = c.id LIMIT 1) p ON true
+                  FROM queen.log_partitions p
+                 WHERE p.id = c.id AND p.queue_id = coalesce(nullif(p_queue[c.pos], 0), p.queue_id) LIMIT 1) p ON true
           LEFT JOIN LATERAL (
                 SELECT k.committed, k.lease_expires_at
                   FROM queen.log_consumers k
@@ -228,3 +229,19 @@ BEGIN
              ORDER BY g.base_offset) g
      WHERE NOT m.hollow;
 END $$;
+
+-- As the brokers of the release before call it: without p_queue.
+CREATE OR REPLACE FUNCTION queen.claim_bundle(
+    p_group text[], p_worker uuid[], p_budget bigint[], p_bytes bigint[], p_partitions bigint[], p_auto boolean[],
+    p_conflate boolean[],
+    p_wish integer[], p_candidate bigint[], p_lease_ms bigint[], p_delay_ms bigint[], p_window_ms bigint[],
+    p_window_full bigint[], p_relaxed boolean)
+RETURNS TABLE (
+    candidate bigint, state integer, uid uuid, name text, after bigint, through bigint, attempt integer,
+    until timestamptz, visible_at timestamptz, last_offset bigint,
+    base_offset bigint, end_offset bigint, created_at timestamptz, blob bytea, skipped bigint)
+LANGUAGE sql
+AS $$
+    SELECT * FROM queen.claim_bundle(p_group, p_worker, p_budget, p_bytes, p_partitions, p_auto, p_conflate, p_wish,
+        p_candidate, p_lease_ms, p_delay_ms, p_window_ms, p_window_full, p_relaxed, NULL)
+$$;

@@ -5,12 +5,12 @@
 -- claim_ready leases the next messages of many (partition, group) pairs, each for a pop that wants one partition and
 -- whose queue defers nothing. A pair is taken if its cursor is free, messages wait behind it and retention has removed
 -- none of them, nor are they too much: at most p_budget[i] messages from the cursor, of p_bytes[i] in whole segments.
--- A pair may appear only once in a call.
+-- p_queue[i] is the queue that the partition is of, 0 whichever it is. A pair may appear only once in a call.
 --
 -- Locks and indexes are those of claim_bundle: rows in key order, SKIP LOCKED, by primary keys.
 CREATE OR REPLACE FUNCTION queen.claim_ready(
     p_group text[], p_worker uuid[], p_lease_ms bigint[], p_budget bigint[], p_bytes bigint[], p_candidate bigint[],
-    p_relaxed boolean)
+    p_relaxed boolean, p_queue bigint[])
 RETURNS TABLE (
     candidate bigint, uid uuid, name text, after bigint, through bigint, attempt integer, until timestamptz,
     last_offset bigint, base_offset bigint, end_offset bigint, created_at timestamptz, blob bytea)
@@ -33,7 +33,7 @@ BEGIN
     WITH locked AS MATERIALIZED (
         SELECT c.pos, k.partition_id, k.consumer_group, k.committed, p.uid, p.name, p.last_offset
           FROM unnest(p_candidate) WITH ORDINALITY AS c(id, pos)
-          JOIN queen.log_partitions p ON p.id = c.id
+          JOIN queen.log_partitions p ON p.id = c.id AND p.queue_id = coalesce(nullif(p_queue[c.pos], 0), p.queue_id)
           JOIN queen.log_consumers k ON k.partition_id = c.id AND k.consumer_group = p_group[c.pos]
          WHERE p.last_offset > k.committed AND p.log_start <= k.committed + 1
            AND (k.lease_expires_at IS NULL OR k.lease_expires_at <= v_now)
@@ -72,6 +72,18 @@ BEGIN
                      ORDER BY h.base_offset DESC LIMIT 1), m.committed + 1)
              ORDER BY g.base_offset) g;
 END $$;
+
+-- As the brokers of the release before call it: without p_queue.
+CREATE OR REPLACE FUNCTION queen.claim_ready(
+    p_group text[], p_worker uuid[], p_lease_ms bigint[], p_budget bigint[], p_bytes bigint[], p_candidate bigint[],
+    p_relaxed boolean)
+RETURNS TABLE (
+    candidate bigint, uid uuid, name text, after bigint, through bigint, attempt integer, until timestamptz,
+    last_offset bigint, base_offset bigint, end_offset bigint, created_at timestamptz, blob bytea)
+LANGUAGE sql
+AS $$
+    SELECT * FROM queen.claim_ready(p_group, p_worker, p_lease_ms, p_budget, p_bytes, p_candidate, p_relaxed, NULL)
+$$;
 
 -- ack_completed moves many cursors to the highest completed message of each, p_done[i], for groups that report nothing
 -- but completions, name their lease and know their offsets. A group is decided if the lease is live and holds all it
