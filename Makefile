@@ -9,7 +9,7 @@ TESTENV := scripts/testenv.sh
 GOTEST := go test -race -shuffle=on
 ARGS ?=
 
-.PHONY: help build run test test/race test/e2e fuzz bench lint fmt generate baseline verify check rel-test
+.PHONY: help build run test test/race test/e2e fuzz bench lint fmt generate baseline verify check rel rel-nightly rel-mutants rel-test
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z0-9\/-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,18 @@ test/e2e: ## the end-to-end tests: the real binary, PostgreSQL and sockets
 rel-test: ## the judge of reliability runs: its self-tests (deploy/rel, a module of its own)
 	@scripts/need.sh cc
 	cd deploy/rel && $(GOTEST) -timeout 2m ./...
+
+rel: ## the reliability run: all workloads under all faults, judged (two minutes); ARGS="-seed 7" repeats one
+	@scripts/need.sh postgres
+	cd deploy/rel && go run ./cmd/rel run $(ARGS)
+
+rel-nightly: ## an hour of reliability runs; broken off, it goes on where it was
+	@scripts/need.sh postgres
+	cd deploy/rel && go run ./cmd/rel run -nightly $(ARGS)
+
+rel-mutants: ## breaks the product on purpose, and sees who notices; ARGS="-only PATTERN" takes some
+	@scripts/need.sh postgres redis
+	cd deploy/rel && go run ./cmd/rel mutants $(ARGS)
 
 FUZZTIME ?= 10s
 fuzz: ## every fuzz target for FUZZTIME (10s)

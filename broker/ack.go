@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,8 +29,8 @@ func (b *Broker) ack(x *exchange) error {
 	decided := false
 	for i := range calls {
 		c := &calls[i]
-		if c.err != nil {
-			if e := wire.AsError(c.err); refusal == nil || e.Outcome == wire.OutcomeUnknown {
+		if err := cmp.Or(c.err, c.out.Err); err != nil {
+			if e := wire.AsError(err); refusal == nil || e.Outcome == wire.OutcomeUnknown {
 				refusal = e
 			}
 			for _, at := range places[i] {

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -112,9 +113,9 @@ func (p *popping) settleSealed(got *claimed, a *wire.PopAnswer) error {
 	}
 	var failed error
 	for _, c := range p.b.acks.do(p.key.Tenant, groups...) {
-		switch {
-		case c.err != nil:
-			failed = c.err
+		switch err := cmp.Or(c.err, c.out.Err); {
+		case err != nil:
+			failed = err
 		case !c.out.Items[0].Success:
 			failed = fmt.Errorf("the lease of a pop under autoAck: %s", c.out.Items[0].Error)
 		default:

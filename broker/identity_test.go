@@ -122,6 +122,35 @@ func TestAuthorizationMatrix(t *testing.T) {
 	}
 }
 
+// Whatever a broker remembers, it remembers by tenant: the same names mean other things to another one.
+func TestTenantsWithTheSameNamesMeetNowhere(t *testing.T) {
+	t.Parallel()
+	m := newMint(t)
+	w := setup(t, m.tenancy)
+	mine, theirs := m.headers(uuid.New(), wire.AccessReadWrite), m.headers(uuid.New(), wire.AccessReadWrite)
+	const poll = "q?consumerGroup=g&subscriptionMode=all&autoAck=true" // no lease of the one hides from the other
+	push := func(txn string, h []string) {
+		w.push(`{"items":[{"queue":"q","partition":"p","transactionId":"`+txn+`","payload":1}]}`, h...)
+	}
+	push("mine", mine)
+	first := w.pop(poll, mine...)
+	if len(first.Messages) != 1 || first.Messages[0].TransactionID != "mine" {
+		t.Fatalf("the owner got %+v", first)
+	}
+	push("mine-too", mine)
+	if got := w.pop(poll, theirs...); got.Messages != nil {
+		t.Errorf("before they push anything, others get %+v", got)
+	}
+	push("mine", theirs) // no duplicate: the id is another tenant's
+	got := w.pop(poll, theirs...)
+	if len(got.Messages) != 1 || got.Messages[0].TransactionID != "mine" || got.Messages[0].ID == first.Messages[0].ID {
+		t.Errorf("others got %+v, want their own only", got)
+	}
+	if got := w.pop(poll+"&partitions=0", theirs...); got.Messages != nil {
+		t.Errorf("others got more: %+v", got)
+	}
+}
+
 func TestCapsOfTheTokenRefuseTheWholeRequest(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)

@@ -2,6 +2,8 @@ package broker
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -19,6 +21,8 @@ import (
 type cable struct {
 	mu    sync.Mutex
 	cut   bool
+	mute  bool // answers are lost: of what the server says, nothing arrives
+	left  int  // answers that arrive before that
 	conns map[net.Conn]bool
 	dial  func(ctx context.Context, network, addr string) (net.Conn, error)
 }
@@ -40,7 +44,7 @@ func plug(t testing.TB) (*pgxpool.Pool, *cable) {
 		if err == nil {
 			c.conns[conn] = true
 		}
-		return conn, err
+		return &wired{conn, c}, err
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {
@@ -64,6 +68,98 @@ func (c *cable) plugIn() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cut = false
+}
+
+// wired is one connection through the cable.
+type wired struct {
+	net.Conn
+	cable *cable
+}
+
+// Read waits for what the server says, which it does when it is done, and may then lose it with the connection.
+func (w *wired) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	w.cable.mu.Lock()
+	defer w.cable.mu.Unlock()
+	if w.cable.mute && n > 0 {
+		if w.cable.left--; w.cable.left >= 0 {
+			return n, err
+		}
+		return 0, errors.Join(net.ErrClosed, w.Close())
+	}
+	return n, err
+}
+
+// lose makes answers get lost, or not, but for the first so many.
+func (c *cable) lose(answers bool, but int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mute, c.left = answers, but
+}
+
+// What a pop with autoAck has taken is consumed. If the answer of the database is lost, so may messages be, and 204 would
+// be a lie.
+func TestALostClaimThatAcknowledgesByItselfIsSaid(t *testing.T) {
+	t.Parallel()
+	pool, cable := plug(t)
+	w := serve(t, pool, nil)
+	w.one("q", "first")
+	if got := w.pop("q?autoAck=true"); len(got.Messages) != 1 { // the ring is prepared, and nothing but claims is asked from here on
+		t.Fatalf("%+v", got)
+	}
+	w.one("q", "second")
+	cable.lose(true, 0)
+	a := w.do("GET", "/api/v1/pop/queue/q?autoAck=true&wait=true&timeout=2000", "")
+	if a.status != 503 || !strings.Contains(a.body, `"outcome":"unknown"`) {
+		t.Errorf("the pop that lost its messages says %d %s", a.status, a.body)
+	}
+	cable.lose(false, 0)
+	w.until("the database is back", func() bool { return w.do("GET", "/health", "").status == 200 })
+	w.one("q", "third")
+	if got := w.pop("q?autoAck=true&wait=true&timeout=20000"); len(got.Messages) != 1 || got.Messages[0].TransactionID != "third" {
+		t.Errorf("delivered %+v: want what comes behind the lost one", got)
+	}
+}
+
+// An ack that takes several statements may lose the answer to any of them. Whichever it is, what is said to have failed has
+// not happened.
+func TestAnAckThatLostAnAnswerDoesNotSayThatNothingHappened(t *testing.T) {
+	t.Parallel()
+	pool, cable := plug(t)
+	w := serve(t, pool, nil)
+	other := serve(t, pool, nil) // it does not know the lease, so it must look for the message
+	lost := 0
+	for but := range 8 {
+		id := fmt.Sprint("m", but)
+		w.one("q", id)
+		got := w.pop("q?wait=true&timeout=20000")
+		if len(got.Messages) != 1 || got.Messages[0].TransactionID != id {
+			t.Fatalf("%s: delivered %+v", id, got)
+		}
+		cable.lose(true, but)
+		a := other.do("POST", "/api/v1/ack", fmt.Sprintf(`{"transactionId":%q,"partitionId":%q,"leaseId":%q,"status":"dlq","error":"x"}`,
+			id, got.Messages[0].PartitionID, got.LeaseID))
+		cable.lose(false, 0)
+		w.until("the database is back", func() bool {
+			return w.do("GET", "/health", "").status == 200 && other.do("GET", "/health", "").status == 200
+		})
+		dead := strings.Contains(w.do("GET", "/api/v1/dlq?queue=q", "").want(t, 200).body, `"transactionId":"`+id+`"`)
+		switch failed := a.status == 200 && !strings.Contains(a.body, `"success":true`) || strings.Contains(a.body, `"outcome":"none"`); {
+		case failed && dead:
+			t.Errorf("after %d answers: the message is dead, and the ack says %d %s", but, a.status, a.body)
+		case a.status != 200:
+			lost++
+		}
+		if !dead { // clear the way for the next message
+			w.until("the message is done", func() bool {
+				a := w.do("POST", "/api/v1/ack", fmt.Sprintf(`{"transactionId":%q,"partitionId":%q,"leaseId":%q}`, id, got.Messages[0].PartitionID, got.LeaseID))
+				return a.status == 200 && strings.Contains(a.body, `"success":true`)
+			})
+		}
+	}
+	if lost == 0 {
+		t.Error("no ack has lost an answer: the test proves nothing")
+	}
 }
 
 func TestAnOutageIsSurvivedAndSaidHonestly(t *testing.T) {
@@ -94,6 +190,7 @@ func TestAnOutageIsSurvivedAndSaidHonestly(t *testing.T) {
 	}
 	w.until("unhealthy", func() bool { return w.do("GET", "/health", "").status == 503 })
 	w.do("GET", "/livez", "").want(t, 200)
+	w.until("an empty pop says that it may be behind", func() bool { return w.do("GET", "/api/v1/pop/queue/q", "").status == 503 })
 	go func() { parked <- w.pop("q?wait=true&timeout=30000&consumerGroup=fresh&subscriptionMode=all") }()
 	w.until("both held", func() bool { return w.b.park.Waiting() == 2 })
 

@@ -29,7 +29,8 @@ const (
 // A pop that asked for conflation gets 200 always: its client stops when the word is not echoed.
 //
 // Its ticket is taken before anything else, so that no push between a claim and a wait is missed. A waiting poll is
-// held while the database is away and ends in 204; a poll whose client hangs up receives nothing.
+// held while the database is away and ends in 204, unless it acknowledges by itself and a claim of its may have gone
+// through: then what it took is gone, and its client must hear of it. A poll whose client hangs up receives nothing.
 func (b *Broker) pop(x *exchange) error {
 	q, err := wire.ParsePopQuery(x.ctx.URI().QueryString())
 	if err != nil {
@@ -79,6 +80,7 @@ type popping struct {
 	deadline   time.Time
 	holdUntil  time.Time // end of minPopWaitTime, counted from the first partition in hand
 	ticket     *park.Ticket
+	unsure     bool           // a claim that acknowledges by itself ended without an answer
 	over       bool           // ended while it held what it had
 	wake       park.Wake      // how
 	watch      *httpkit.Watch // nil before the first wait in the handler's goroutine
@@ -115,7 +117,7 @@ func (p *popping) run() error {
 		}
 		got, looked, err := p.attempt()
 		switch {
-		case err != nil && p.q.Wait && away(err):
+		case err != nil && p.q.Wait && away(err) && !p.unsure:
 			if w := p.rest(); w != park.Ready {
 				return p.end(w)
 			}
@@ -129,6 +131,9 @@ func (p *popping) run() error {
 			return p.deliver(got)
 		case looked && (p.q.Wait && time.Now().Before(p.deadline) || idle < maxIdleClaims):
 			continue
+		case !p.q.Wait && p.b.feed.away.Load():
+			// Nothing is ready as far as this broker knows, and it knows that it is behind.
+			return &wire.Error{Code: wire.DatabaseUnavailable, Outcome: wire.OutcomeNone}
 		case !p.q.Wait:
 			return p.end(park.Deadline)
 		}
@@ -405,6 +410,7 @@ func (p *popping) claim(ids []int64, queues []string, gates []store.Gate) (*clai
 	}
 	call := p.b.claims.do(p.key.Tenant, c)[0]
 	if call.err != nil {
+		p.unsure = p.q.AutoAck && wire.AsError(call.err).Outcome == wire.OutcomeUnknown
 		return nil, true, call.err
 	}
 	p.report(queues, gates, call.out)

@@ -334,6 +334,15 @@ func (b *ackBundle) failAll(jobs []*ackJob, text string) {
 	}
 }
 
+// blame says of jobs that have failed why that was.
+func (b *ackBundle) blame(jobs []*ackJob, err error) {
+	for _, j := range jobs {
+		for _, g := range j.members {
+			b.verdicts[g].Err = err
+		}
+	}
+}
+
 func (b *ackBundle) failGroup(g int, text string) {
 	for i := range b.verdicts[g].Items {
 		b.verdicts[g].Items[i] = AckItemVerdict{Error: text}

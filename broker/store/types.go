@@ -233,6 +233,7 @@ type AckItemVerdict struct {
 // AckVerdict answers one group.
 type AckVerdict struct {
 	Items         []AckItemVerdict
+	Err           error // why the group is undecided, nil when it is not; its Outcome says whether it may be decided all the same
 	LeaseReleased bool  // this call ended a live lease
 	PartitionID   int64 // 0 when unknown
 	QueueID       int64

@@ -360,6 +360,7 @@ func (j *judge) order(l *lane) {
 		at int64
 	}
 	var queued, spooled []sent
+	taken := map[int32]bool{} // offsets of the spooled: what repeats a message of the same request has its place
 	for i := range l.items {
 		it := &l.items[i]
 		switch {
@@ -372,7 +373,8 @@ func (j *judge) order(l *lane) {
 			}
 			if it.label == hist.ItemQueued {
 				queued = append(queued, sent{it, int64(all[0])})
-			} else {
+			} else if !taken[all[0]] {
+				taken[all[0]] = true
 				spooled = append(spooled, sent{it, int64(all[0])})
 			}
 		}

@@ -142,11 +142,8 @@ func served(o *operation, e *hist.Event) string {
 			return ""
 		}
 	}
-	if a, ok := o.event.A.(*hist.PopArgs); ok && a.Wait {
-		// It is held, and may end empty.
-		if v, _ := e.V.(*hist.PopAnswer); v == nil || len(v.Messages) == 0 {
-			return ""
-		}
+	if v, _ := e.V.(*hist.PopAnswer); e.F == hist.Pop && (v == nil || len(v.Messages) == 0) {
+		return "" // a pop that waits is held and may end empty; one that does not may not have heard of the outage yet
 	}
 	return fmt.Sprintf("%s succeeded (%d)", e.F, e.Status)
 }

@@ -58,10 +58,10 @@ type Report struct {
 
 // Latencies are of waiting pops that another broker's push woke while no fault was under way.
 type Latencies struct {
-	Count int           `json:"count"`
-	P50   time.Duration `json:"p50,format:nano"`
-	P99   time.Duration `json:"p99,format:nano"`
-	Max   time.Duration `json:"max,format:nano"`
+	Count int     `json:"count"`
+	P50   float64 `json:"p50Ms"`
+	P99   float64 `json:"p99Ms"`
+	Max   float64 `json:"maxMs"`
 }
 
 // RuleReport is the outcome of one rule.
@@ -134,7 +134,8 @@ func (j *judge) report() *Report {
 			moment(f.began), moment(f.observed), f.Effect, moment(f.ended)))
 	}
 	if n := len(j.live.slow); n > 0 {
-		r.Wakes = &Latencies{n, j.live.slow[n/2], j.live.slow[min(n-1, n*99/100)], j.live.slow[n-1]}
+		ms := func(i int) float64 { return float64(j.live.slow[i].Microseconds()) / 1000 }
+		r.Wakes = &Latencies{n, ms(n / 2), ms(min(n-1, n*99/100)), ms(n - 1)}
 	}
 	return r
 }
@@ -276,7 +277,7 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 		c.Events, c.Operations, c.Infos, c.Pushes, c.Duplicates, c.Buffered, c.Acks, c.Redeliveries, c.Transactions, c.Fenced, c.DeadLetters,
 		c.Deleted, c.Reads)
 	if r.Wakes != nil {
-		fmt.Fprintf(&b, "\n%d pops were woken across brokers: p50 %s, p99 %s, max %s.\n", r.Wakes.Count, r.Wakes.P50, r.Wakes.P99, r.Wakes.Max)
+		fmt.Fprintf(&b, "\n%d pops were woken across brokers: p50 %.1f ms, p99 %.1f ms, max %.1f ms.\n", r.Wakes.Count, r.Wakes.P50, r.Wakes.P99, r.Wakes.Max)
 	}
 	for _, f := range r.Faults {
 		fmt.Fprintf(&b, "\n- %s", f)

@@ -1,0 +1,63 @@
+package lab
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/queengate/queengate/deploy/rel/hist"
+)
+
+// Noise measures, until ctx ends, how late a timer of 1 ms is on this machine, and before that how long its disk takes
+// to sync. It notes both when it ends: on a machine that stands still now and then, nobody can judge latency.
+func Noise(ctx context.Context, rec *hist.Writer, dir string) error {
+	syncs, err := syncTimes(dir)
+	if err != nil {
+		return err
+	}
+	var late []time.Duration
+	for ctx.Err() == nil {
+		began := time.Now()
+		time.Sleep(time.Millisecond)
+		late = append(late, time.Since(began)-time.Millisecond)
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	rec.Note(hist.Noise, &hist.NoiseNote{TimerP99Ms: ms(p99(late)), FsyncP99Ms: ms(p99(syncs))})
+	return nil
+}
+
+func syncTimes(dir string) ([]time.Duration, error) {
+	path := filepath.Join(dir, "noise")
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close(); _ = os.Remove(path) }()
+	var times []time.Duration
+	for range 20 {
+		began := time.Now()
+		if _, err := f.Write(make([]byte, 4096)); err != nil {
+			return nil, err
+		}
+		if err := f.Sync(); err != nil {
+			return nil, err
+		}
+		times = append(times, time.Since(began))
+	}
+	return times, nil
+}
+
+func p99(d []time.Duration) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	slices.Sort(d)
+	return d[len(d)*99/100]
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,0 +1,203 @@
+package mutant
+
+import "strings"
+
+// Mutant is one way to break a promise, and who must notice.
+type Mutant struct {
+	Name  string
+	Edits []Edit
+	Kill  Kill
+}
+
+// Edit replaces text of a file, which must be there exactly once.
+type Edit struct{ File, Old, New string }
+
+// Kill is who must turn red: tests of a package of the product, or a run.
+type Kill struct {
+	Package, Test string // ./broker and a pattern of go test -run
+
+	Run  []string // arguments of rel run
+	Rule string   // that must fail in the run
+}
+
+func test(pkg, pattern string) Kill { return Kill{Package: pkg, Test: pattern} }
+
+func edit(file, old, changed string) []Edit { return []Edit{{file, old, changed}} }
+
+// Routines of the database.
+const (
+	push       = "migrations/broker/routines/push.sql"
+	claimReady = "migrations/broker/routines/ready.sql"
+	claim      = "migrations/broker/routines/claim.sql"
+	ack        = "migrations/broker/routines/ack.sql"
+	retention  = "migrations/broker/routines/retention.sql"
+)
+
+// All are the mutants.
+var All = []Mutant{
+	{
+		"pushes do not wait for the disk of PostgreSQL",
+		nil, // a setting does it
+		Kill{Run: []string{
+			"-workloads", "W1", "-nemeses", "N8:immediate", "-brokers", "1",
+			"-postgres", "synchronous_commit=off", "-postgres", "wal_writer_delay=10s",
+		}, Rule: "D1"},
+	},
+	{
+		"the standby is asynchronous, and everybody believes that it is not",
+		nil,
+		Kill{Run: []string{
+			"-workloads", "W1", "-nemeses", "N10", "-brokers", "1", "-standby", "sync", "-postgres", "synchronous_standby_names=",
+		}, Rule: "D1"},
+	},
+	{
+		"a commit that its standby did not confirm is a success",
+		edit("internal/pg/session.go", "return errors.Join(ErrUnconfirmed, err)", "return err"),
+		test("./internal/pg", "TestACommitThatTheStandbyDidNotConfirmIsUnknown"),
+	},
+	{
+		"a lost answer means that nothing was done",
+		edit("internal/pg/pg.go", `case s == "", s == "57P01"`, `case s == "57P01"`),
+		test("./internal/pg", "TestOutcomes"),
+	},
+	{
+		"a primary that was replaced is written to",
+		edit("internal/pg/session.go", "if newest := f.newest[id.system]; id.timeline < newest {", "if newest := f.newest[id.system]; false {"),
+		test("./internal/pg", "TestAPromotionIsAnotherLife"),
+	},
+	{
+		"what was learned of one life of the database is believed in the next", // three walls stand before that
+		[]Edit{
+			{"broker/feed.go", "	b.fuser.ForgetAll()\n	b.segments.clear()\n	b.leases.clear()\n	b.names.clear()\n", ""},
+			{"broker/store/push.go", "segs[order[i]].Verified.in(life)", "segs[order[i]].Verified.Offset"},
+			{"broker/fuse/flush.go", "case v.LastOffset < e.verified || v.Life != e.life:", "case v.LastOffset < e.verified:"},
+		},
+		test("./broker", "TestNothingKnownOfAReplacedPrimaryIsTrusted"),
+	},
+	{
+		"ids are looked for before the partition is locked",
+		[]Edit{
+			{push, "        FOR NO KEY UPDATE OF p SKIP LOCKED\n    ) l;\n    v_now", "    ) l;\n    v_now"},
+			{push, "        PERFORM 1 FROM queen.log_partitions p WHERE p.id = ANY (p_partitions) ORDER BY p.id FOR NO KEY UPDATE;", "        NULL;"},
+		},
+		test("./broker/store", "TestRacingSessionsStoreEveryIDOnce"),
+	},
+	{
+		"the memory of one broker decides alone what is a duplicate",
+		edit(push, "i.time_window > 0 AND p.last_offset > i.verified AS unvouched", "false AS unvouched"),
+		test("./broker/store", "TestDuplicateReportsTheLowestOriginal|TestRacingSessionsStoreEveryIDOnce"),
+	},
+	{
+		"messages are stamped with the clock as it is",
+		edit(push, "            last_created_at = greatest(v_now, p.last_created_at),", "            last_created_at = v_now,"),
+		test("./broker/store", "TestStampsNeverFall"),
+	},
+	{
+		"offsets leave a gap between two pushes",
+		edit(push, "SET last_offset     = p.last_offset + i.count,", "SET last_offset     = p.last_offset + i.count + 1,"),
+		test("./broker/store", "TestPushAllocatesOffsetsFromZero"),
+	},
+	{
+		"two pops may claim one partition",
+		[]Edit{
+			{claim, "           AND k.committed = c.committed AND (k.lease_expires_at IS NULL OR k.lease_expires_at <= v_now)\n", ""},
+			{claim, "           FOR NO KEY UPDATE OF k SKIP LOCKED\n", ""},
+		},
+		test("./broker/store", "TestConcurrentClaimsNeverOverlap"),
+	},
+	{
+		"a lease that has ended may still acknowledge",
+		[]Edit{
+			{claimReady, "k.worker_id = p_lease[g.n] AND k.lease_expires_at > clock_timestamp()", "true"},
+			{ack, "WHEN g.named AND (k.live AND k.worker_id = g.lease) IS NOT TRUE THEN 3", ""},
+		},
+		Kill{Run: []string{"-workloads", "W2", "-nemeses", "N3", "-brokers", "2"}, Rule: "L2"},
+	},
+	{
+		"of mixed acks the highest signal counts",
+		edit(ack, "min(i.at * 4 + 3 - i.status) FILTER", "max(i.at * 4 + 3 - i.status) FILTER"),
+		test("./broker/store", "TestAckDecisionTable"),
+	},
+	{
+		"a dead letter is not filed",
+		edit(ack, "         WHERE d.verdict = 0 AND d.act = 3\n", "         WHERE false\n"),
+		test("./broker/store", "TestDeadLetterReason"),
+	},
+	{
+		"retention of what is completed asks the fastest group",
+		edit(retention, "    SELECT min(g.committed)\n      FROM queen.log_partitions p", "    SELECT max(g.committed)\n      FROM queen.log_partitions p"),
+		test("./broker/janitor", "TestRulesOfAQueue"),
+	},
+	{
+		"the spool answers before its file is on disk",
+		edit("internal/spool/file.go", `	if err := o.f.Sync(); err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	o.synced`, "	o.synced"),
+		Kill{Run: []string{"-workloads", "W13", "-nemeses", "N16"}, Rule: "D4"},
+	},
+	{
+		"the spool does not check what it reads",
+		edit("internal/spool/file.go", "if binary.LittleEndian.Uint32(b[8:]) != k.check(n, data) {", "if false {"),
+		test("./internal/spool", "."),
+	},
+	{
+		"the spool lets go of messages before the database has them",
+		[]Edit{
+			{"broker/drain.go", "	tried, err := d.offer()\n", "	_ = batch.Settle()\n	tried, err := d.offer()\n"},
+		},
+		test("./broker", "TestAKillInTheDrainStoresNothingTwice|TestPushesOfAnOutageAreStoredInOrderAfterIt|TestAnUnknownOutcome"),
+	},
+	{
+		"the drain gives messages new transaction ids",
+		edit("broker/drain.go", "segment.Frame{TransactionID: r.rec.txn,", `segment.Frame{TransactionID: r.rec.txn + "'",`),
+		test("./broker", "TestPushesOfAnOutageAreStoredInOrderAfterIt"),
+	},
+	{
+		"a push overtakes what waits in the spool",
+		edit("broker/spool.go", " || l.before(p.who.tenant, p.groups)", ""),
+		test("./broker", "TestAPushGoesBehindTheSpooledOnesOfItsPartition"),
+	},
+	{
+		"answers of a push stand at the wrong items",
+		edit("broker/push.go", "		v := &g.out[at.frame]", "		v := &g.out[len(g.out)-1-at.frame]"),
+		Kill{Run: []string{"-workloads", "W1", "-nemeses", "none", "-load", "10s", "-brokers", "1"}, Rule: "O4"},
+	},
+	{
+		"a lost claim that acknowledges by itself ends in 204",
+		edit("broker/pop.go", "away(err) && !p.unsure:", "away(err):"),
+		test("./broker", "TestALostClaimThatAcknowledgesByItselfIsSaid"),
+	},
+	{
+		"an ack that lost its answer has failed",
+		edit("broker/store/ack.go", "			b.blame(round, err)\n", ""),
+		test("./broker", "TestAnAckThatLostAnAnswerDoesNotSayThatNothingHappened"),
+	},
+	{
+		"queues are remembered without their tenant",
+		edit("broker/names.go", "n, k := b.names, queueKey{tenant, name}", "n, k := b.names, queueKey{name: name}"),
+		test("./broker", "TestTenantsWithTheSameNamesMeetNowhere"),
+	},
+	{
+		"a request may have trailers",
+		edit("broker/routes.go", "if len(h.Peek(fasthttp.HeaderTrailer)) > 0 || len(h.PeekTrailerKeys()) > 0 {", "if false {"),
+		test("./broker", "TestAmbiguousRequestsAreRefused"),
+	},
+	{
+		"the mesh believes every certificate",
+		edit("mesh/keys.go", "return a.believe(s.PeerCertificates[0])", "return nil"),
+		test("./mesh", "TestAStrangerIsRefused|TestCertificateFiles"),
+	},
+	{
+		"a place under a cap is not given back",
+		edit("quota/registry.go", "func (r *registry) release(holds []hold) {\n	for _, h := range holds {", "func (r *registry) release(holds []hold) {\n	for _, h := range holds[:0] {"),
+		test("./quota", "TestNames|TestRefundReturnsEverything|TestARefusalLeavesEverythingAsItWas"),
+	},
+}
+
+func (k Kill) String() string {
+	if k.Package != "" {
+		return k.Package + " " + k.Test
+	}
+	return k.Rule + " in rel run " + strings.Join(k.Run, " ")
+}

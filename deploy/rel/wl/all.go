@@ -1,0 +1,22 @@
+package wl
+
+// all are the workloads by the names of the programme.
+var all = map[string]func() Workload{
+	"W1":  Log,
+	"W2":  Queue,
+	"W5":  Pipeline,
+	"W6":  Dedup,
+	"W7":  Letters,
+	"W8":  Retention,
+	"W11": Wake,
+	"W13": Outage,
+}
+
+// Named makes the workload of a name.
+func Named(name string) (Workload, bool) {
+	make, ok := all[name]
+	if !ok {
+		return Workload{}, false
+	}
+	return make(), true
+}
