@@ -399,10 +399,10 @@ func TestRedrivesAreListedNewestFirst(t *testing.T) {
 	}
 	w.bulk("q", "p", 10)
 	first := w.redrive(`{"queue":"q","rate":1,"limit":9,"filter":{"transactionIds":["q-1","q-2"]}}`).ID
+	w.do("DELETE", "/api/v1/dlq/redrive/"+first, "").want(t, 200) // before the third takes its letters
 	second := w.redrive(`{"queue":"r"}`).ID
 	third := w.redrive(`{"queue":"q","rate":1}`).ID
 	w.ended(second)
-	w.do("DELETE", "/api/v1/dlq/redrive/"+first, "").want(t, 200)
 	for query, want := range map[string][]string{
 		"": {third, second, first}, "?limit=2": {third, second}, "?queue=q": {third, first}, "?state=done": {second},
 		"?state=running&queue=q": {third}, "?state=cancelled": {first}, "?state=failed": nil,
