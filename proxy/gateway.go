@@ -35,6 +35,7 @@ type Options struct {
 	Book     Book
 	Verifier *auth.Verifier
 	Metrics  prometheus.Registerer
+	Fleet    *quota.FleetOptions // how limits are shared with other gateways; nil: this one is alone
 }
 
 // Gateway serves the data path on any number of listeners. Its methods are safe for concurrent use unless they say
@@ -90,7 +91,12 @@ func New(o Options) (*Gateway, error) {
 		g.domains[strings.ToLower(strings.Trim(d, "."))] = struct{}{}
 	}
 	g.metrics = newMetrics(o.Metrics, g)
-	g.gate = quota.NewGate(o.Log, quota.WithSeeder(cells), quota.WithRegisterer(o.Metrics))
+	limits := []quota.Option{quota.WithSeeder(cells), quota.WithRegisterer(o.Metrics)}
+	if o.Fleet != nil {
+		limits = append(limits, quota.WithFleet(*o.Fleet))
+	}
+	g.gate = quota.NewGate(o.Log, limits...)
+	cells.pools.lost = func(cell string) { g.gate.BrokerLost(cell, time.Now()) }
 	g.server = g.newServer()
 	o.Book.OnChange(g.pools.follow)
 	o.Book.OnChange(g.rejudge)

@@ -174,8 +174,11 @@ func setLimitHeaders(h *fasthttp.ResponseHeader, r *quota.Report) {
 	remaining := int64(max(0, math.Floor(r.Remaining)))
 	reset := int64(math.Ceil(r.Reset.Seconds()))
 	mode := "enforce"
-	if r.Mode == plans.Shadow {
+	switch {
+	case r.Mode == plans.Shadow:
 		mode = "shadow"
+	case r.Alone:
+		mode = "local"
 	}
 	var room [96]byte
 	text := room[:0]

@@ -22,6 +22,7 @@ type pool struct {
 	cell      string
 	self      plans.Cluster // whom the gateway's own questions to the cell come from
 	slowStart time.Duration // 0: none
+	lost      func()        // a broker of it went out of service, other than by its drain
 
 	// Guarded by the lock of the pools.
 	source    string // what the endpoints were read from
@@ -38,7 +39,7 @@ type pool struct {
 }
 
 func newPool(log *slog.Logger, cell string, slowStart time.Duration) *pool {
-	p := &pool{log: log, cell: cell, slowStart: slowStart, moved: make(chan struct{}, 1), wake: make(chan struct{})}
+	p := &pool{log: log, cell: cell, slowStart: slowStart, moved: make(chan struct{}, 1), wake: make(chan struct{}), lost: func() {}}
 	p.self = plans.Cluster{Slug: subjectGateway, Cell: cell}
 	p.members.Store(&[]*broker{})
 	return p
@@ -122,6 +123,7 @@ type pools struct {
 	ask      prober
 	askKey   func(*broker)
 	look     lookup
+	lost     func(cell string) // a broker went out of service, other than by its drain
 	stop     context.CancelFunc
 	probing  context.Context // ends with stop; the probers' lifetime, not a request's
 	probers  sync.WaitGroup
@@ -135,7 +137,7 @@ type pools struct {
 func newPools(log *slog.Logger, c *Config, d *upstreamDialer, t *cellTokens) *pools {
 	ps := &pools{
 		log: log, dialer: d, tokens: t, override: map[string]string{}, interval: c.ProbeInterval, slow: max(c.SlowStart, 0),
-		look: net.DefaultResolver.LookupHost, byCell: map[string]*pool{},
+		look: net.DefaultResolver.LookupHost, lost: func(string) {}, byCell: map[string]*pool{},
 	}
 	ps.ask, ps.askKey = ps.asks, ps.askSigned
 	for cell, urls := range c.Brokers {
@@ -197,6 +199,7 @@ func (ps *pools) settle(cell, source string) (*pool, error) {
 	}
 	if p == nil {
 		p = newPool(ps.log, cell, ps.slow)
+		p.lost = func() { ps.lost(cell) }
 		if !ps.closed {
 			ps.probers.Go(func() { ps.resolve(p) })
 		}

@@ -269,6 +269,9 @@ func (b *broker) publishLocked(now time.Time) {
 		b.risen.Store(now.UnixNano())
 	}
 	b.flags.Store(uint32(next))
+	if was.inService() && !next.inService() && next&isDraining == 0 {
+		b.pool.lost()
+	}
 	if !next.inService() {
 		b.idle.drop() // it would close them at a moment of its own choice
 	}

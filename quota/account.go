@@ -41,6 +41,7 @@ var limitNames = [limitCount]string{
 // account is everything one cluster has used and may still use. Its owner holds the mutex of its ledger.
 type account struct {
 	limits *plans.Limits // as applied last; its address tells a new plan
+	parts  int64         // among how many the plan is shared out: 1, or the fleet while its Redis is away
 	modes  [limitCount]plans.Mode
 	live   [limitCount]bool // set and not off
 
@@ -56,7 +57,7 @@ type account struct {
 	touched int64
 }
 
-func newAccount(seed maphash.Seed) account { return account{names: registry{seed: seed}} }
+func newAccount(seed maphash.Seed) account { return account{parts: 1, names: registry{seed: seed}} }
 
 // apply makes l count from now on. Balances are kept.
 func (acc *account) apply(l *plans.Limits, now int64) {
@@ -86,14 +87,7 @@ func (acc *account) apply(l *plans.Limits, now int64) {
 	set(limitStorage, l.MaxRetainedBytes != nil)
 	set(limitMonth, l.MonthlyMessages != nil)
 
-	if acc.live[limitRequests] {
-		acc.requests.configure(rateAndBurst(l.RequestsPerSecond, l.RequestsBurst, now))
-		acc.requests.forgive(-acc.requests.burst) // a smaller burst: acks must not wait for the old one's debt
-	}
-	if acc.live[limitMessages] {
-		acc.messages.configure(rateAndBurst(l.MessagesPerSecond, l.MessagesBurst, now))
-		acc.messages.forgive(acc.messages.debtFloor())
-	}
+	acc.configure(now)
 	if !acc.live[limitQueues] && !acc.live[limitPartitions] {
 		acc.names.forget() // what is not counted is not known when a cap comes back
 	} else if !acc.live[limitPartitions] {
@@ -104,12 +98,63 @@ func (acc *account) apply(l *plans.Limits, now int64) {
 	}
 }
 
-// rateAndBurst returns configure's arguments; an absent burst is twice the rate.
-func rateAndBurst(perSecond, burst *float64, now int64) (int64, int64, int64) {
-	if burst == nil {
-		return micro(*perSecond), micro(2 * *perSecond), now
+// configure gives both buckets the plan's rates, or this gateway's part of them.
+func (acc *account) configure(now int64) {
+	l := acc.limits
+	if acc.live[limitRequests] {
+		acc.configureBucket(&acc.requests, l.RequestsPerSecond, l.RequestsBurst, now)
+		acc.requests.forgive(-acc.requests.burst) // a smaller burst: acks must not wait for the old one's debt
 	}
-	return micro(*perSecond), micro(*burst), now
+	if acc.live[limitMessages] {
+		acc.configureBucket(&acc.messages, l.MessagesPerSecond, l.MessagesBurst, now)
+		acc.messages.forgive(acc.messages.debtFloor())
+	}
+}
+
+func (acc *account) configureBucket(b *bucket, perSecond, burst *float64, now int64) {
+	rate, whole := rateAndBurst(perSecond, burst)
+	b.configure(acc.part(rate), acc.part(whole), now)
+	b.largest = max(b.burst, whole)
+}
+
+// part is this gateway's part of a rate or burst; some never becomes nothing, since nothing is a block.
+func (acc *account) part(whole int64) int64 {
+	if whole == 0 {
+		return 0
+	}
+	return max(1, whole/acc.parts)
+}
+
+// split shares the plan out among so many gateways, and this one's part of what is left; 1 takes it back, on the guess
+// that the others have as much.
+func (acc *account) split(parts, now int64) {
+	if parts == acc.parts {
+		return
+	}
+	acc.refill(now)
+	for _, b := range []*bucket{&acc.requests, &acc.messages} {
+		b.level = floorDiv(b.level*acc.parts, parts)
+	}
+	if acc.parts = parts; acc.limits != nil {
+		acc.configure(now)
+	}
+}
+
+// floorDiv rounds down, also below zero.
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+// rateAndBurst is a rate of the plan in millionths; an absent burst is twice the rate.
+func rateAndBurst(perSecond, burst *float64) (rate, whole int64) {
+	if burst == nil {
+		return micro(*perSecond), micro(2 * *perSecond)
+	}
+	return micro(*perSecond), micro(*burst)
 }
 
 func same(a, b *int64) bool { return a == b || a != nil && b != nil && *a == *b }

@@ -1,18 +1,24 @@
 package quota
 
 import (
+	"context"
 	"log/slog"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/internal/redistest"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/wire"
 )
 
-func benchGate(b *testing.B) (*Gate, *plans.Cluster) {
+func benchGate(b *testing.B, options ...Option) (*Gate, *plans.Cluster) {
 	names := new(fakeSeeder)
 	names.set(Pair{"orders", "customer-17"})
-	g := NewGate(slog.New(slog.DiscardHandler), WithSeeder(names))
+	g := NewGate(slog.New(slog.DiscardHandler), append(options, WithSeeder(names))...)
 	c := clusterWith(limits(requestRate(1e9, 1e9), messageRate(1e9, 1e9), func(l *plans.Limits) {
 		l.MaxQueues, l.MaxPartitionsPerQueue, l.MaxParkedPops = new(int64(10)), new(int64(100)), new(int64(1000))
 		l.MaxPayloadBytes, l.MaxBatchItems = new(int64(1<<20)), new(int64(1000))
@@ -91,3 +97,30 @@ func BenchmarkRefusedHead(b *testing.B) {
 		}
 	}
 }
+
+// Thirty-two requests at a time, since a fleet's decisions share round trips.
+func benchFleet(b *testing.B, leases bool) {
+	g, c := benchGate(b, WithFleet(FleetOptions{
+		Redis: redistest.Options(b), Leases: leases, Prefix: "bench:" + uuid.NewString(), Budget: time.Second,
+	}))
+	ctx, stop := context.WithCancel(b.Context())
+	var runs sync.WaitGroup
+	runs.Go(func() { _ = g.Run(ctx) })
+	defer runs.Wait()
+	defer stop()
+	ask := push(1, Pair{"orders", "customer-17"})
+	b.SetParallelism(32 / runtime.GOMAXPROCS(0))
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			a, _, err := g.Admit(c, ask, time.Now())
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			g.Settle(a, Outcome{Stored: true, StoredBytes: 3}, time.Now())
+		}
+	})
+}
+
+func BenchmarkPushExact(b *testing.B)  { benchFleet(b, false) }
+func BenchmarkPushLeased(b *testing.B) { benchFleet(b, true) }

@@ -35,6 +35,8 @@ type bucket struct {
 	at    int64 // time of level
 	set   bool
 
+	largest int64 // what may ever be taken at once: the burst, or that of the whole fleet while it is shared out
+
 	window time.Duration // burst / rate: the time from empty to full
 
 	line   line // promised to refused callers
@@ -62,7 +64,7 @@ func (b *bucket) configure(rate, burst, now int64) {
 		burst = max(burst, token)
 	}
 	if !b.set {
-		*b = bucket{rate: rate, burst: burst, level: burst, at: now, set: true}
+		*b = bucket{rate: rate, burst: burst, largest: burst, level: burst, at: now, set: true}
 		b.window = b.untilGrown(burst)
 		return
 	}
@@ -70,7 +72,7 @@ func (b *bucket) configure(rate, burst, now int64) {
 		return
 	}
 	b.refill(now)
-	b.rate, b.burst, b.rem = rate, burst, 0
+	b.rate, b.burst, b.largest, b.rem = rate, burst, burst, 0
 	b.window = b.untilGrown(burst)
 	b.level = min(b.level, burst)
 	b.line, b.settle = line{}, line{} // promised at a speed that no longer holds
@@ -78,6 +80,10 @@ func (b *bucket) configure(rate, burst, now int64) {
 
 // blocked reports whether nothing will ever fit.
 func (b *bucket) blocked() bool { return b.rate == 0 || b.burst == 0 }
+
+// needs is the level at which n can be taken: a legal batch above a shared-out burst passes when that is full, and leaves
+// debt.
+func (b *bucket) needs(n int64) int64 { return min(n, b.burst) }
 
 // debtFloor is the lowest level that deliveries may leave.
 func (b *bucket) debtFloor() int64 { return -min(debtBursts*b.burst, debtSeconds*b.rate) }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queengate/queengate/internal/redistest"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/wire"
 )
@@ -27,19 +28,38 @@ type ledgerUnderTest interface {
 	Resync(*plans.Cluster)
 }
 
-var ledgersUnderTest = map[string]func(Seeder) ledgerUnderTest{
-	"local": func(s Seeder) ledgerUnderTest { return NewGate(slog.New(slog.DiscardHandler), WithSeeder(s)) },
+// newLedger makes a ledger of the kind under test.
+type newLedger func(testing.TB, Seeder) ledgerUnderTest
+
+var ledgersUnderTest = map[string]newLedger{
+	"local": func(_ testing.TB, s Seeder) ledgerUnderTest {
+		return NewGate(slog.New(slog.DiscardHandler), WithSeeder(s))
+	},
+	"exact": func(t testing.TB, s Seeder) ledgerUnderTest {
+		return newFleetWorld(t, redistest.Options(t), false).gate(s)
+	},
+	"leased": func(t testing.TB, s Seeder) ledgerUnderTest {
+		return newFleetWorld(t, redistest.Options(t), true).gate(s)
+	},
 }
 
 // conform runs a test against every ledger.
 func conform(t *testing.T, test func(t *testing.T, g ledgerUnderTest, names *fakeSeeder)) {
 	t.Helper()
 	t.Parallel()
+	conformEach(t, func(t *testing.T, newLedger newLedger) {
+		names := new(fakeSeeder)
+		test(t, newLedger(t, names), names)
+	})
+}
+
+// conformEach is conform for tests that need several ledgers of a kind.
+func conformEach(t *testing.T, test func(t *testing.T, newLedger newLedger)) {
+	t.Helper()
 	for name, newLedger := range ledgersUnderTest {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			names := new(fakeSeeder)
-			test(t, newLedger(names), names)
+			test(t, newLedger)
 		})
 	}
 }
@@ -265,12 +285,13 @@ func provoke(t *testing.T, g ledgerUnderTest, names *fakeSeeder, cost wire.Cost,
 }
 
 func TestEveryLimitRefusesAlone(t *testing.T) {
-	conform(t, func(t *testing.T, _ ledgerUnderTest, _ *fakeSeeder) {
+	t.Parallel()
+	conformEach(t, func(t *testing.T, newLedger newLedger) {
 		for _, f := range faults {
 			for _, cost := range f.costs {
 				t.Run(fmt.Sprintf("%s/%d", f.name, cost), func(t *testing.T) {
 					names := new(fakeSeeder)
-					g := ledgersUnderTest["local"](names)
+					g := newLedger(t, names)
 					c, ask := provoke(t, g, names, cost, f)
 					err := refused(t, g, c, ask, start, f.code, f.limit)
 					if err.Code.Retry() == wire.RetryAfter && err.RetryAfter <= 0 {
@@ -318,15 +339,13 @@ func TestFirstRefusalInOrderAnswers(t *testing.T) {
 				}
 				pairs++
 				t.Run(fmt.Sprintf("%s before %s/%d", first.name, second.name, cost), func(t *testing.T) {
-					for name, newLedger := range ledgersUnderTest {
-						t.Run(name, func(t *testing.T) {
-							names := new(fakeSeeder)
-							g := newLedger(names)
-							// The order in which faults come about must not matter.
-							c, ask := provoke(t, g, names, cost, second, first)
-							refused(t, g, c, ask, start, first.code, first.limit)
-						})
-					}
+					conformEach(t, func(t *testing.T, newLedger newLedger) {
+						names := new(fakeSeeder)
+						g := newLedger(t, names)
+						// The order in which faults come about must not matter.
+						c, ask := provoke(t, g, names, cost, second, first)
+						refused(t, g, c, ask, start, first.code, first.limit)
+					})
 				})
 			}
 		}

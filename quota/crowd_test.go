@@ -63,11 +63,12 @@ func TestACrowdGetsInWithinTenAttempts(t *testing.T) {
 		"pushes of SDKs":                      {200, 20, header, push(1), sdkJitter, 10},
 		"five times what the horizon holds":   {3000, 20, exact, pop(), nil, 24},
 	}
-	conform(t, func(t *testing.T, _ ledgerUnderTest, _ *fakeSeeder) {
+	t.Parallel()
+	conformEach(t, func(t *testing.T, newLedger newLedger) {
 		for name, test := range tests {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				g := ledgersUnderTest["local"](nil)
+				g := newLedger(t, nil)
 				c := clusterWith(requestRate(10, test.burst))
 				if test.ask.Cost == wire.CostMessages {
 					c = clusterWith(messageRate(10, test.burst))

@@ -3,8 +3,7 @@
 //
 // # Shape
 //
-// Three things are kept apart, so that further ledgers (shared by a fleet) can stand beside the local one and pass
-// the same conformance suite:
+// Three things are kept apart:
 //
 //   - The arithmetic is pure: bucket (rate with burst), slots, registry (names), storage, month. Exact integers, no
 //     clock, no lock.
@@ -12,6 +11,11 @@
 //     what makes a decision all or nothing: a refused request leaves every bucket, registry and counter as it was.
 //   - The ledger (Gate) keeps one account per cluster under one mutex and gives out Admissions, each ended exactly
 //     once by Settle or Refund.
+//
+// There are three ledgers, under one conformance suite: local; and, WithFleet, exact and leased, which share rates, slots
+// and names with other gateways through Redis (fleet.go, decide.lua). In a fleet an account mirrors what Redis said, and
+// the same table is run over it, so that a refusal is the same text and a wait the same arithmetic wherever it was decided.
+// How exact that is, and what holds while Redis is away, stands in docs/design/fleet-limits.md.
 //
 // # A request
 //
@@ -29,7 +33,7 @@
 //
 // Acks, nacks and extensions go into debt down to -burst of the request bucket and are refused only below that.
 // Delivered messages are debited afterwards from the message bucket, which producers share, down to
-// -min(5 x burst, 60 s x rate). Pops are never refused for that debt, waiting or not: producers wait for it. Slowing
+// -min(5 x burst, 60 s x rate), and free for a minute after the cell lost a broker. Pops are never refused for that debt, waiting or not: producers wait for it. Slowing
 // consumers would keep the backlog that made the debt.
 //
 // A refusal names the true wait, and the bucket remembers what it promised, so that a crowd does not return together.
@@ -40,5 +44,6 @@
 //
 // The month counts messages stored, not deliveries, per calendar month in UTC.
 //
-// Everything is safe for concurrent use. Only EnsureSeeded and Recount do I/O, through the Seeder.
+// Everything is safe for concurrent use. EnsureSeeded and Recount do I/O, through the Seeder; in a fleet Admit may wait for
+// Redis, as long as FleetOptions say.
 package quota

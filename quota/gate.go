@@ -45,6 +45,7 @@ type Report struct {
 	Reset     time.Duration // refused: the wait; a rate: until it is full; month: until the next; otherwise 0
 	Window    time.Duration // of RateLimit-Policy: burst / rate; 0 for limits that are no rate
 	Mode      plans.Mode
+	Alone     bool // decided with this gateway's part of the plan, since the fleet's Redis is away
 }
 
 // Outcome is what became of an admitted request. Settle records it: accepted pairs are confirmed, the slot is freed,
@@ -60,7 +61,9 @@ type Outcome struct {
 // nothing.
 type Admission struct {
 	ledger        *ledger
+	id            uuid.UUID
 	cluster       string // slug, for the log
+	cell          string
 	holds         []hold // names reserved
 	requestTaken  int64  // millionths of a token
 	messagesTaken int64
@@ -69,18 +72,26 @@ type Admission struct {
 	deadline      int64 // of the slot, on the gate's clock
 	place         int   // in slots; -1 when it holds none
 	ended         bool
+
+	// In a fleet: what Redis has given.
+	central  bool // the tokens
+	slot     string
+	reserved []group
 }
 
 // Gate is the local ledger: exact for one gateway. One mutex per cluster over all its limits. Safe for concurrent use.
 // Times come from its callers; the monotonic part decides, so a step of the wall clock changes no bucket.
 type Gate struct {
-	log    *slog.Logger
-	seeder Seeder
-	clock  func() time.Time // of the I/O of listings only
-	epoch  time.Time
-	seed   maphash.Seed
-	shards [shardCount]shard
-	parked atomic.Int64
+	log        *slog.Logger
+	seeder     Seeder
+	clock      func() time.Time // of the I/O of listings only
+	epoch      time.Time
+	seed       maphash.Seed
+	shards     [shardCount]shard
+	parked     atomic.Int64
+	registerer prometheus.Registerer
+	recoveries recoveries
+	fleet      *fleet // nil: this gateway is alone
 }
 
 // An Option changes a gate at its making.
@@ -94,7 +105,7 @@ func WithSeeder(s Seeder) Option { return func(g *Gate) { g.seeder = s } }
 func WithClock(now func() time.Time) Option { return func(g *Gate) { g.clock = now } }
 
 // WithRegisterer registers the gate's metrics (Gate is their Collector). It panics when they are registered already.
-func WithRegisterer(r prometheus.Registerer) Option { return func(g *Gate) { r.MustRegister(g) } }
+func WithRegisterer(r prometheus.Registerer) Option { return func(g *Gate) { g.registerer = r } }
 
 // NewGate returns a gate.
 func NewGate(log *slog.Logger, options ...Option) *Gate {
@@ -102,17 +113,24 @@ func NewGate(log *slog.Logger, options ...Option) *Gate {
 	for _, o := range options {
 		o(g)
 	}
+	if g.fleet != nil && g.seeder != nil {
+		g.seeder = sharedSeeder{g.fleet, g.seeder}
+	}
+	if g.registerer != nil {
+		g.registerer.MustRegister(g)
+	}
 	return g
 }
 
 // ledger is the account of one cluster and its lock.
 type ledger struct {
-	mu      sync.Mutex // guards all below
-	gone    bool       // swept: look the cluster up again
-	acc     account
-	desk    decision
-	listing *listing // under way, nil otherwise
-	listed  pace
+	mu        sync.Mutex // guards all below
+	gone      bool       // swept: look the cluster up again
+	acc       account
+	desk      decision
+	partaking *partaking // in a fleet
+	listing   *listing   // under way, nil otherwise
+	listed    pace
 }
 
 // at is now on the gate's clock.
@@ -150,8 +168,13 @@ func (g *Gate) AskHead(c *plans.Cluster, cost wire.Cost, now time.Time) (Report,
 	defer l.mu.Unlock()
 	d := &l.desk
 	d.begin(&l.acc, c, Ask{Cost: cost}, true, now, t)
-	err := d.run(order[:1])
-	report := d.report(err)
+	var err *wire.Error
+	if g.fleet == nil {
+		err = d.run(order[:1])
+	} else {
+		err = g.fleet.askHead(l, d, c.ID)
+	}
+	report := l.alone(d.report(err))
 	if err == nil && readsBody(cost) {
 		if err = d.refuseBody(); err != nil {
 			report = reportBodies(err.RetryAfter)
@@ -180,29 +203,36 @@ func (g *Gate) BodyRefused(c *plans.Cluster, now time.Time) {
 //
 // Refusals: RateLimited (req, msgs, parked) with the true wait; BatchExceedsBurst; QuotaExceeded (queues, partitions,
 // retention, month, and any limit of zero); PayloadTooLarge (payload, batch); StorageQuotaExceeded; PushBlocked. The
-// error is nil exactly when the Admission is not. Admit does no I/O; call EnsureSeeded before it for a push or a
+// error is nil exactly when the Admission is not. Alone Admit does no I/O; in a fleet it may wait for Redis. Call EnsureSeeded before it for a push or a
 // configure, and see Recount for a refusal on counts.
 func (g *Gate) Admit(c *plans.Cluster, a *Ask, now time.Time) (*Admission, Report, *wire.Error) {
+	if g.fleet != nil {
+		return g.fleet.admit(c, a, now)
+	}
 	t := g.at(now)
 	l := g.open(c, t)
 	defer l.mu.Unlock()
-	d := &l.desk
-	d.begin(&l.acc, c, *a, false, now, t)
+	l.desk.begin(&l.acc, c, *a, false, now, t)
+	return g.decide(l, &l.desk, now)
+}
+
+// decide asks every rule about the request on the desk of a locked ledger, takes what they grant and clears the desk.
+func (g *Gate) decide(l *ledger, d *decision, now time.Time) (*Admission, Report, *wire.Error) {
 	err := d.run(order[:])
 	if err != nil {
-		if readsBody(a.Cost) {
+		if readsBody(d.ask.Cost) {
 			l.acc.bodies.spend(now)
 		}
-		report := d.report(err)
+		report := l.alone(d.report(err))
 		d.clear()
 		return nil, report, err
 	}
-	adm := &Admission{ledger: l, cluster: c.Slug, place: -1}
+	adm := &Admission{ledger: l, id: d.c.ID, cluster: d.c.Slug, cell: d.c.Cell, place: -1}
 	d.commit(adm)
 	if adm.place >= 0 {
 		g.parked.Add(1)
 	}
-	report := d.report(nil)
+	report := l.alone(d.report(nil))
 	d.clear()
 	return adm, report, nil
 }
@@ -227,9 +257,17 @@ func (g *Gate) Settle(a *Admission, o Outcome, now time.Time) {
 			g.judge(l, acc.limits.MaxRetainedBytes, a.cluster)
 		}
 	}
-	if o.Delivered > 0 && acc.live[limitMessages] {
+	var delivered int64
+	if o.Delivered > 0 && acc.live[limitMessages] && !g.recoveries.cover(a.cell, g.at(now)) {
+		delivered = units(o.Delivered)
+	}
+	if g.fleet != nil {
+		g.fleet.settle(l, a, delivered, o.Stored, now)
+		return
+	}
+	if delivered > 0 {
 		acc.messages.refill(g.at(now))
-		acc.messages.debit(units(o.Delivered), acc.messages.debtFloor())
+		acc.messages.debit(delivered, acc.messages.debtFloor())
 	}
 }
 
@@ -242,10 +280,14 @@ func (g *Gate) Refund(a *Admission, now time.Time) {
 		return
 	}
 	acc := &l.acc
+	acc.names.release(a.holds)
+	if g.fleet != nil {
+		g.fleet.refund(l, a, now)
+		return
+	}
 	acc.refill(g.at(now))
 	acc.requests.give(a.requestTaken)
 	acc.messages.give(a.messagesTaken)
-	acc.names.release(a.holds)
 }
 
 // end does what both ends have in common; false means that a has ended before.
@@ -292,4 +334,7 @@ func (g *Gate) QueueDeleted(c *plans.Cluster, queue string) {
 	l := g.lock(c.ID)
 	defer l.mu.Unlock()
 	l.acc.names.deleteQueue(queue)
+	if g.fleet != nil {
+		g.fleet.queueDeleted(l, c, queue, g.clock())
+	}
 }

@@ -38,6 +38,9 @@ func (g *Gate) Describe(ch chan<- *prometheus.Desc) {
 	ch <- decisionsDesc
 	ch <- parkedDesc
 	ch <- ledgersDesc
+	if g.fleet != nil {
+		g.fleet.describe(ch)
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -63,4 +66,7 @@ func (g *Gate) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(parkedDesc, prometheus.GaugeValue, float64(g.parked.Load()))
 	ch <- prometheus.MustNewConstMetric(ledgersDesc, prometheus.GaugeValue, float64(ledgers))
+	if g.fleet != nil {
+		g.fleet.collect(ch)
+	}
 }

@@ -82,6 +82,7 @@ type decision struct {
 	t     int64 // now on the gate's clock
 	names survey
 
+	told      *told // what the fleet's Redis has decided of it; nil when it was not asked
 	surveyed  bool
 	nearest   *rule            // the rule with the least share left
 	share     float64          // of nearest; below zero when it would have refused, in shadow mode
@@ -96,14 +97,14 @@ const scratchHolds = 64
 // begin lays a request on the desk.
 func (d *decision) begin(acc *account, c *plans.Cluster, ask Ask, head bool, now time.Time, t int64) {
 	d.acc, d.c, d.ask, d.head, d.now, d.t = acc, c, ask, head, now, t
-	d.names, d.surveyed = survey{}, false
+	d.names, d.surveyed, d.told = survey{}, false, nil
 	d.nearest, d.share = nil, 2
 	d.overs = [limitCount]bool{}
 }
 
 // clear drops what belongs to the caller.
 func (d *decision) clear() {
-	d.c, d.ask.Pairs = nil, nil
+	d.c, d.ask.Pairs, d.told = nil, nil, nil
 	if d.surveyed && cap(d.names.holds) <= scratchHolds {
 		d.scratch = d.names.holds[:0]
 	}
@@ -119,6 +120,7 @@ func (d *decision) run(rules []rule) *wire.Error {
 			continue
 		}
 		s, share := r.check(d)
+		s = d.told.correct(r.limit, s)
 		if s == untouched {
 			continue
 		}
@@ -168,10 +170,12 @@ func (d *decision) commit(a *Admission) {
 	if ask.Cost == wire.CostDelivery && ask.Wait {
 		a.deadline = d.t + max(0, ask.Deadline.Sub(d.now).Nanoseconds())
 		acc.parked.park(a)
+		d.told.park()
 	}
 	if acc.countsNames() && len(d.names.holds) > 0 {
 		a.holds = append([]hold(nil), d.names.holds...)
 		acc.names.reserve(a.holds)
+		d.names.queues += d.names.newQueues
 	}
 	if !stores[ask.Cost] {
 		return

@@ -65,6 +65,7 @@ type change struct {
 // survey is what a request would do to the counts.
 type survey struct {
 	holds      []hold // what it must reserve; nil for known names
+	queues     int    // that there are
 	newQueues  int
 	partitions int  // of the fullest queue it touches, with the new ones
 	grows      bool // some queue gets a new named partition
@@ -76,7 +77,7 @@ func (r *registry) hash(name string) uint64 { return maphash.String(r.seed, name
 // survey looks up the pairs, in scratch's memory if it suffices, and changes nothing. Partitions are ignored unless
 // the plan counts them.
 func (r *registry) survey(pairs []Pair, partitions bool, scratch []hold) survey {
-	s := survey{holds: scratch[:0]}
+	s := survey{holds: scratch[:0], queues: len(r.queues)}
 	for i := range pairs {
 		p := &pairs[i]
 		q := r.hash(p.Queue)

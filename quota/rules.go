@@ -61,7 +61,7 @@ func checkMessages(d *decision) (standing, float64) {
 	}
 	b := &d.acc.messages
 	b.refill(d.t)
-	if b.blocked() || b.level < n {
+	if b.blocked() || n > b.largest || b.level < b.needs(n) {
 		return over, 0
 	}
 	return fits, float64(b.level-n) / float64(b.burst)
@@ -71,13 +71,13 @@ func checkMessages(d *decision) (standing, float64) {
 // when they are there, when time will not bring them, or when nobody enforces it.
 func (d *decision) promiseMessages(n int64) time.Duration {
 	b := &d.acc.messages
-	if !d.acc.live[limitMessages] || d.acc.modes[limitMessages] != plans.Enforce || b.blocked() || n > b.burst {
+	if !d.acc.live[limitMessages] || d.acc.modes[limitMessages] != plans.Enforce || b.blocked() || n > b.largest {
 		return 0
 	}
-	if b.refill(d.t); b.level >= n {
+	if b.refill(d.t); b.level >= b.needs(n) {
 		return 0
 	}
-	return b.promise(&b.line, n, n)
+	return b.promise(&b.line, n, b.needs(n))
 }
 
 func refuseMessages(d *decision) *wire.Error {
@@ -86,8 +86,8 @@ func refuseMessages(d *decision) *wire.Error {
 		return blocked(plans.LimitMessages, "messages_per_second", "the plan allows no messages")
 	}
 	n := units(d.ask.Messages)
-	if n > b.burst {
-		most := b.burst / token
+	if n > b.largest {
+		most := b.largest / token
 		e := wire.Errorf(wire.BatchExceedsBurst,
 			"a batch of %d messages can never fit: the plan's burst admits at most %d at once", d.ask.Messages, most)
 		e.Limit = &wire.Limit{
@@ -95,7 +95,7 @@ func refuseMessages(d *decision) *wire.Error {
 		}
 		return e
 	}
-	return limited(b, *l.MessagesPerSecond, b.promise(&b.line, n, n), plans.LimitMessages, "message")
+	return limited(b, *l.MessagesPerSecond, b.promise(&b.line, n, b.needs(n)), plans.LimitMessages, "message")
 }
 
 func reportMessages(d *decision) Report { return reportBucket(&d.acc.messages) }
@@ -140,6 +140,7 @@ func (d *decision) survey() *survey {
 	if !d.surveyed {
 		d.surveyed = true
 		d.names = d.acc.names.survey(d.ask.Pairs, d.acc.live[limitPartitions], d.scratch)
+		d.told.count(&d.names)
 	}
 	return &d.names
 }
@@ -149,10 +150,10 @@ func checkQueues(d *decision) (standing, float64) {
 		return untouched, 0
 	}
 	s, most := d.survey(), *d.acc.limits.MaxQueues
-	if !d.acc.names.queuesKnown {
+	if !d.acc.names.queuesKnown && !d.told.asked(limitQueues) {
 		return untouched, 0
 	}
-	used := int64(len(d.acc.names.queues) + s.newQueues)
+	used := int64(s.queues + s.newQueues)
 	if s.newQueues > 0 && used > most {
 		return over, 0
 	}
@@ -160,13 +161,13 @@ func checkQueues(d *decision) (standing, float64) {
 }
 
 func refuseQueues(d *decision) *wire.Error {
-	most, used := *d.acc.limits.MaxQueues, len(d.acc.names.queues)
+	most, used := *d.acc.limits.MaxQueues, d.names.queues
 	return quota(plans.LimitQueues, "queues", most, int64(used),
 		"the plan allows %d queues and %d exist; the request needs %d more", most, used, d.names.newQueues)
 }
 
 func reportQueues(d *decision) Report {
-	return reportCount(*d.acc.limits.MaxQueues, int64(len(d.acc.names.queues)))
+	return reportCount(*d.acc.limits.MaxQueues, int64(d.names.queues))
 }
 
 func checkPartitions(d *decision) (standing, float64) {
@@ -174,7 +175,7 @@ func checkPartitions(d *decision) (standing, float64) {
 		return untouched, 0
 	}
 	s, most := d.survey(), *d.acc.limits.MaxPartitionsPerQueue
-	if !d.acc.names.partitionsKnown {
+	if !d.acc.names.partitionsKnown && !d.told.asked(limitPartitions) {
 		return untouched, 0
 	}
 	if s.grows && int64(s.growsTo) > most {
@@ -284,7 +285,7 @@ func checkParked(d *decision) (standing, float64) {
 	if !d.ask.Wait {
 		return untouched, 0
 	}
-	most, used := *d.acc.limits.MaxParkedPops, int64(len(d.acc.parked))
+	most, used := d.mostParked(), d.parked()
 	if used >= most {
 		return over, 0
 	}
@@ -292,7 +293,7 @@ func checkParked(d *decision) (standing, float64) {
 }
 
 func refuseParked(d *decision) *wire.Error {
-	most, used := *d.acc.limits.MaxParkedPops, len(d.acc.parked)
+	most, used := *d.acc.limits.MaxParkedPops, d.parked()
 	if most <= 0 {
 		return blocked(plans.LimitParked, "polls", "the plan allows no waiting pops")
 	}
@@ -305,15 +306,31 @@ func refuseParked(d *decision) *wire.Error {
 	return e
 }
 
+// mostParked is the plan's number, or this gateway's part of it while Redis is away: at least one.
+func (d *decision) mostParked() int64 {
+	return (*d.acc.limits.MaxParkedPops + d.acc.parts - 1) / d.acc.parts
+}
+
+// parked is how many slots are taken, in the fleet when Redis was asked.
+func (d *decision) parked() int64 {
+	if d.told.asked(limitParked) {
+		return d.told.parked
+	}
+	return int64(len(d.acc.parked))
+}
+
 // untilSlot is the time to the earliest deadline among the parked, at the latest.
 func (d *decision) untilSlot() time.Duration {
+	if d.told.asked(limitParked) {
+		return max(time.Millisecond, d.told.untilSlot)
+	}
 	deadline, _ := d.acc.parked.earliest()
 	return max(time.Millisecond, time.Duration(deadline-d.t)) // a slot past its deadline is about to be freed
 }
 
 func reportParked(d *decision) Report {
-	r := reportCount(*d.acc.limits.MaxParkedPops, int64(len(d.acc.parked)))
-	if len(d.acc.parked) > 0 {
+	r := reportCount(*d.acc.limits.MaxParkedPops, d.parked())
+	if d.parked() > 0 {
 		r.Reset = d.untilSlot()
 	}
 	return r

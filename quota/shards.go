@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -76,14 +77,28 @@ func (s *shard) drop(gone func(uuid.UUID, *ledger) bool) (dropped int) {
 	return dropped
 }
 
-// Run sweeps until ctx ends.
+// Run sweeps until ctx ends. In a fleet it also keeps up with the others, and its error says what leaving them met.
 func (g *Gate) Run(ctx context.Context) error {
+	if g.fleet == nil {
+		g.sweepUntil(ctx)
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.fleet.run(ctx) })
+	group.Go(func() error {
+		g.sweepUntil(ctx)
+		return nil
+	})
+	return group.Wait()
+}
+
+func (g *Gate) sweepUntil(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case now := <-tick.C:
 			g.Sweep(now)
 		}
@@ -116,6 +131,9 @@ func (l *ledger) sweep(now time.Time, t int64) bool {
 
 // Forget drops the ledger of a cluster that was deleted. Open admissions may still be ended.
 func (g *Gate) Forget(id uuid.UUID) {
+	if g.fleet != nil {
+		g.fleet.forget(id)
+	}
 	g.shard(id).drop(func(other uuid.UUID, l *ledger) bool {
 		if other != id {
 			return false

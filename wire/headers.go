@@ -20,7 +20,7 @@ const (
 	HeaderLimitLimit     = "X-Queen-Limit-Limit"
 	HeaderLimitRemaining = "X-Queen-Limit-Remaining"
 	HeaderLimitReset     = "X-Queen-Limit-Reset" // whole seconds
-	HeaderLimitMode      = "X-Queen-Limit-Mode"  // enforce or shadow
+	HeaderLimitMode      = "X-Queen-Limit-Mode"  // enforce, shadow, or local while a fleet does not share
 
 	// HeaderRateLimitPolicy and HeaderRateLimit are of draft-ietf-httpapi-ratelimit-headers.
 	HeaderRateLimitPolicy = "RateLimit-Policy"

@@ -36,14 +36,9 @@ func runGateway(ctx context.Context, in *invocation) error {
 		return err
 	}
 	defer pool.Close()
-	redisHealth, closeRedis, err := openRedis(ctx, c.Redis)
-	if err != nil {
-		return err
-	}
-	defer closeRedis()
 
 	reg := obs.NewRegistry()
-	g, book, err := newGateway(ctx, log, &c.Gateway, c.PopTimeout, key, pool, reg)
+	g, book, err := newGateway(ctx, log, c, key, pool, reg)
 	if err != nil {
 		return err
 	}
@@ -68,7 +63,7 @@ func runGateway(ctx context.Context, in *invocation) error {
 	}
 
 	health := g.Health()
-	maps.Copy(health, map[string]obs.Health{"redis": redisHealth})
+	maps.Copy(health, map[string]obs.Health{"redis": fleetHealth(g.Gate())})
 	group := run.New(log, stopBudget)
 	ops, err := listen(ctx, "ops", c.Ops)
 	if err != nil {

@@ -15,13 +15,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/queengate/queengate/broker"
 	"github.com/queengate/queengate/broker/fuse"
 	"github.com/queengate/queengate/broker/janitor"
 	"github.com/queengate/queengate/broker/store"
-	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/spool"
 	"github.com/queengate/queengate/plans"
@@ -59,38 +57,6 @@ func listen(ctx context.Context, key, addr string) (net.Listener, error) {
 	}
 	return ln, nil
 }
-
-// openRedis connects to Redis, when there is an address, and returns what to show of it. Its absence later on is shown
-// and fails nothing, since nothing is decided with it.
-func openRedis(ctx context.Context, address conf.Secret) (obs.Health, func() error, error) {
-	if address == "" {
-		show := func(context.Context) (string, error) { return "not configured; limits are kept in memory", nil }
-		return show, func() error { return nil }, nil
-	}
-	o, err := redis.ParseURL(address.Reveal())
-	if err != nil {
-		return nil, nil, errors.New("redis.url cannot be parsed") // the parser's error quotes the address
-	}
-	redis.SetLogger(unsaid{}) // /healthz shows what there is to say, and nothing may bypass the log
-	client := redis.NewClient(o)
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if err := client.Ping(ctx).Err(); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("redis.url: Redis at %s does not answer: %w", o.Addr, err), client.Close())
-	}
-	show := func(ctx context.Context) (string, error) {
-		if client.Ping(ctx).Err() != nil {
-			return "does not answer; limits are kept in memory", nil
-		}
-		return "answers; limits are kept in memory", nil
-	}
-	return show, client.Close, nil
-}
-
-// unsaid is the log of the Redis client.
-type unsaid struct{}
-
-func (unsaid) Printf(context.Context, string, ...any) {}
 
 // brokerParts is what a broker is assembled of.
 type brokerParts struct {
@@ -160,8 +126,13 @@ func mebibytes(n int) int64 {
 }
 
 // newGateway assembles a gateway and the book it decides with, which is loaded.
-func newGateway(ctx context.Context, log *slog.Logger, c *gatewayConfig, pops time.Duration, key ed25519.PrivateKey, pool *pgxpool.Pool, reg *prometheus.Registry) (*proxy.Gateway, *plans.Book, error) {
+func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.PrivateKey, pool *pgxpool.Pool, reg *prometheus.Registry) (*proxy.Gateway, *plans.Book, error) {
+	c := &all.Gateway
 	keys, err := c.verifier()
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	fleet, err := all.fleet()
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
@@ -175,10 +146,10 @@ func newGateway(ctx context.Context, log *slog.Logger, c *gatewayConfig, pops ti
 	}
 	book := plans.NewBook(log.With("part", "book"), pool, 0)
 	g, err := proxy.New(proxy.Options{
-		Log: log, Book: book, Verifier: verifier, Metrics: reg,
+		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet,
 		Config: proxy.Config{
 			Domains: c.Domains, SharedHosts: c.SharedHosts, MaxBodyBytes: c.MaxBodyBytes, MaxConns: c.MaxConns,
-			LongPollMax: c.LongPollMax, PopTimeout: pops, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key, Brokers: brokers,
+			LongPollMax: c.LongPollMax, PopTimeout: all.PopTimeout, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key, Brokers: brokers,
 		},
 	})
 	if err != nil {

@@ -9,8 +9,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/queengate/queengate/broker/janitor"
 	"github.com/queengate/queengate/broker/seal"
 	"github.com/queengate/queengate/internal/conf"
@@ -32,6 +30,7 @@ type config struct {
 	StatementTimeout time.Duration
 	PopTimeout       time.Duration
 	Redis            conf.Secret
+	Quota            quotaConfig
 
 	TLSCert, TLSKey string
 
@@ -118,6 +117,7 @@ func defaults() *config {
 		LogLevel: "info", LogFormat: "json", BrokerPool: 32, ControlPool: 8,
 		Postgres: databaseConfig{TLS: tlsAddressed}, Control: databaseConfig{TLS: tlsAddressed},
 		StatementTimeout: 30 * time.Second, PopTimeout: 30 * time.Second,
+		Quota: quotaConfig{Mode: modeAuto, Budget: 25 * time.Millisecond, Fleet: 1},
 		Gateway: gatewayConfig{
 			SharedHosts: []string{"localhost", "127.0.0.1", "::1"}, MaxBodyBytes: 16 << 20, MaxConns: 50_000,
 			LongPollMax: 90 * time.Second, DrainTime: 25 * time.Second,
@@ -183,17 +183,7 @@ func settings(c *config) *conf.Set {
 	s.Section("pop", "Polls.", "up", "gateway", "broker")
 	s.Duration(&c.PopTimeout, "timeout", "How long a waiting pop that does not say it waits.", time.Millisecond, 10*time.Minute, milliseconds("POP_DEFAULT_TIMEOUT_MS", time.Millisecond), milliseconds("DEFAULT_TIMEOUT", time.Millisecond))
 
-	s.Section("redis", "Redis. It is checked at the start and shown in /healthz; one gateway keeps its limits exactly, in memory, without it.", "up", "gateway")
-	s.Secret(&c.Redis, "url", "Address, redis://[user:password@]host:port/db, rediss:// for TLS, or unix:///path.", conf.Flag("redis"))
-	s.Check(func() error {
-		if c.Redis == "" {
-			return nil
-		}
-		if _, err := redis.ParseURL(c.Redis.Reveal()); err != nil {
-			return errors.New("redis.url = redacted: want redis://host:port, rediss:// or unix://")
-		}
-		return nil
-	})
+	c.declareQuota(s)
 
 	s.Section("tls", "Certificate. It serves the HTTPS address and is read again when its files change; `up` makes a local authority without it.", "up", "gateway")
 	s.String(&c.TLSCert, "cert", "PEM file with the certificate and its chain.", conf.Env("QUEEN_PROXY_TLS_CERT"))

@@ -68,11 +68,6 @@ func runUp(ctx context.Context, in *invocation) (err error) {
 	if err := u.listen(ctx); err != nil {
 		return err
 	}
-	redisHealth, closeRedis, err := openRedis(ctx, c.Redis)
-	if err != nil {
-		return err
-	}
-	defer closeRedis()
 	u.group = run.New(u.log, stopBudget)
 	stopPostgres, err := u.startPostgres(ctx)
 	if err != nil {
@@ -85,7 +80,7 @@ func runUp(ctx context.Context, in *invocation) (err error) {
 			return err
 		}
 	}
-	return u.serve(ctx, redisHealth, began)
+	return u.serve(ctx, began)
 }
 
 // listen opens all ports.
@@ -125,7 +120,7 @@ func (u *up) startPostgres(ctx context.Context) (stop func() error, err error) {
 }
 
 // serve makes the parts, runs them and says when they are ready.
-func (u *up) serve(ctx context.Context, redisHealth obs.Health, began time.Time) (ended error) {
+func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	c := u.c
 	key, err := u.dir.EnsureCellKey()
 	if err != nil {
@@ -166,7 +161,7 @@ func (u *up) serve(ctx context.Context, redisHealth obs.Health, began time.Time)
 	if err != nil {
 		return err
 	}
-	g, book, err := newGateway(ctx, u.log.With("part", "gateway"), &c.Gateway, c.PopTimeout, key, control, reg)
+	g, book, err := newGateway(ctx, u.log.With("part", "gateway"), c, key, control, reg)
 	if err != nil {
 		return err
 	}
@@ -175,7 +170,7 @@ func (u *up) serve(ctx context.Context, redisHealth obs.Health, began time.Time)
 		return err
 	}
 	health := g.Health()
-	maps.Copy(health, map[string]obs.Health{"database": pinged(queues), "redis": redisHealth})
+	maps.Copy(health, map[string]obs.Health{"database": pinged(queues), "redis": fleetHealth(g.Gate())})
 	if u.listeners.ops != nil {
 		u.group.Add("ops", obs.NewOps(u.log.With("part", "ops"), u.listeners.ops, reg, health))
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queengate/queengate/internal/conf"
+	"github.com/queengate/queengate/quota"
 )
 
 // asMain makes the test binary the program itself, for tests that kill it.
@@ -308,24 +310,44 @@ func TestTheSystemServesStopsResumesAndRecovers(t *testing.T) {
 	in.interrupt(t)
 }
 
+// A gateway starts without Redis too, and says so; when Redis answers it decides with it.
 func TestRedisIsShownAsItIs(t *testing.T) {
 	t.Parallel()
-	address := os.Getenv("QUEENGATE_TEST_REDIS")
-	if address == "" {
-		t.Fatal("QUEENGATE_TEST_REDIS is not set: run the tests with `make test`")
-	}
-	show, closeRedis, err := openRedis(t.Context(), conf.Secret(address))
+	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if fact, err := show(t.Context()); err != nil || !strings.HasPrefix(fact, "answers;") {
-		t.Errorf("got %q, %v, want that it answers", fact, err)
-	}
-	if err := closeRedis(); err != nil {
-		t.Fatal(err)
-	}
-	if fact, err := show(t.Context()); err != nil || !strings.HasPrefix(fact, "does not answer;") {
-		t.Errorf("once it is away: got %q, %v, want that it does not answer, and no failure", fact, err)
+	free.Close()
+	for rule, tc := range map[string]struct{ address, mode, want string }{
+		"none":            {"", modeAuto, "limits are kept in memory"},
+		"not wanted":      {os.Getenv("QUEENGATE_TEST_REDIS"), modeLocal, "limits are kept in memory"},
+		"leases":          {os.Getenv("QUEENGATE_TEST_REDIS"), modeAuto, "gateways lease their limits"},
+		"exact":           {os.Getenv("QUEENGATE_TEST_REDIS"), modeExact, "answers; it decides for"},
+		"nobody is there": {"redis://" + free.Addr().String(), modeLeased, "Redis is away; this gateway decides with its part"},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			c := defaults()
+			c.Redis, c.Quota.Mode, c.Quota.Budget = conf.Secret(tc.address), tc.mode, time.Second
+			o, err := c.fleet()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var options []quota.Option
+			if o != nil {
+				o.Prefix = "test:" + t.Name()
+				options = append(options, quota.WithFleet(*o))
+			}
+			gate := quota.NewGate(slog.New(slog.DiscardHandler), options...)
+			ctx, stop := context.WithCancel(t.Context())
+			stop() // it begins with a heartbeat, and takes leave
+			if err := gate.Run(ctx); err != nil {
+				t.Error(err)
+			}
+			if fact, err := fleetHealth(gate)(t.Context()); err != nil || !strings.Contains(fact, tc.want) {
+				t.Errorf("got %q, %v, want %q", fact, err, tc.want)
+			}
+		})
 	}
 }
 
@@ -348,7 +370,6 @@ func TestAStartThatCannotWorkSaysWhy(t *testing.T) {
 	}{
 		"a port in use":           {[]string{"--http", taken.Addr().String()}, "http: another program listens on " + taken.Addr().String()},
 		"no gateway":              {[]string{"--http", "off"}, "`up` needs both"},
-		"Redis does not answer":   {[]string{"--redis", "redis://:hunter2@" + free.Addr().String()}, "Redis at " + free.Addr().String() + " does not answer"},
 		"PostgreSQL is not there": {[]string{"--postgres", "postgres://queen:hunter2@" + free.Addr().String() + "/x"}, "migrate broker"},
 	} {
 		t.Run(rule, func(t *testing.T) {

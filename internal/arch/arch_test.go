@@ -76,16 +76,17 @@ var mayImport = map[string][]string{
 	"deploy": {"..."},
 
 	// Both sides verify signed tokens; what a token allows is each side's own business.
-	"internal/bearer":  {},
-	"internal/conf":    {},
-	"internal/run":     {},
-	"internal/obs":     {},
-	"internal/spool":   {},
-	"internal/datadir": {},
-	"internal/embedpg": {"internal/datadir"},
-	"internal/httpkit": {"wire", "internal/obs"},
-	"internal/pg":      {"wire"},
-	"internal/pgtest":  {"migrations", "internal/pg", "internal/embedpg"},
+	"internal/bearer":    {},
+	"internal/conf":      {},
+	"internal/run":       {},
+	"internal/obs":       {},
+	"internal/spool":     {},
+	"internal/datadir":   {},
+	"internal/embedpg":   {"internal/datadir"},
+	"internal/httpkit":   {"wire", "internal/obs"},
+	"internal/pg":        {"wire"},
+	"internal/redistest": {},
+	"internal/pgtest":    {"migrations", "internal/pg", "internal/embedpg"},
 	// It writes what a control plane would, so it stands on the same ground.
 	"internal/bootstrap": {"plans", "proxy/auth", "internal/conf", "internal/pg"},
 	// These start and measure the whole system; no other package may import them.
@@ -214,7 +215,7 @@ func TestNoBinaryLinksTheTestingPackage(t *testing.T) {
 	if !slices.Contains(deps, module+"/wire") {
 		t.Fatalf("go list -deps tells nothing of use: %d packages", len(deps))
 	}
-	for _, bad := range []string{"testing", module + "/internal/pgtest", module + "/internal/launch"} {
+	for _, bad := range []string{"testing", module + "/internal/pgtest", module + "/internal/redistest", module + "/internal/launch"} {
 		if slices.Contains(deps, bad) {
 			t.Errorf("a binary links %s: test flags and test code do not belong there", bad)
 		}

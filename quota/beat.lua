@@ -1,0 +1,21 @@
+-- A gateway is alive, and asks Redis for its decisions.
+-- KEYS 1 gateways  2 what a probe writes
+-- ARGV now or "" for TIME, gateway, "beat" or "probe"
+--
+-- A gateway that decides alone only probes, with a write as every decision needs one: a heartbeat that is executed but
+-- not answered in time must not count. Answers how many gateways there are, and how many of them have been silent for a
+-- while: those decide alone, if they live.
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1e6 + t[2]
+end
+local function plain(n) return string.format('%.0f', n) end
+if ARGV[3] == 'probe' then
+  redis.call('SET', KEYS[2], ARGV[2], 'PX', 60000)
+else
+  redis.call('ZADD', KEYS[1], plain(now), ARGV[2])
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. plain(now - 30e6))
+redis.call('PEXPIRE', KEYS[1], 120000)
+return {redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. plain(now - 3e6))}

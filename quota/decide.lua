@@ -1,0 +1,326 @@
+-- One decision of one cluster: what was settled meanwhile, then the ask, all or nothing, then a lease.
+--
+-- The arithmetic is that of bucket.go, digit for digit (fleet_bucket_test.go compares them): whole millionths of a
+-- token, whole microseconds of the clock of this Redis. Every intermediate result stays below 2^53, where doubles are
+-- exact. Limits come with the call, so a plan edit needs no write here and two gateways in the middle of one agree on
+-- the balance.
+--
+-- KEYS  1 requests  2 messages  3 gateways with slots  4 slots of this gateway  5 names: meta  6 queues  7.. partitions
+-- ARGV  now or "" for TIME, gateway, act (0 settle only, 1 only look, 2 decide), share, of
+--       per bucket: rate (-1: not limited) burst floor hint give debit owe seq held back use wish need fit mode line (1, or 2 for an ack) never
+--       slot: member or "", microseconds to its deadline, most, mode
+--       names: most queues, mode, most partitions, mode, groups; per group: queue, count, partitions
+--
+-- Modes: 0 not asked, 1 enforce, 2 shadow. A bucket is one value:
+--   level rem at rate burst, two lines of promises (owed, as of): to those who must wait for the debt of acks and to acks
+--   themselves; then per lease: gateway held expires seq
+
+local floor, min, max = math.floor, math.min, math.max
+local SECOND = 1e6
+local LEASE, PENDING, BEAT, GRACE = 2e6, 60e6, 15e6, 10e6
+local NAMES_TTL = 86400000
+
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * SECOND + t[2]
+end
+local gateway, act = ARGV[2], tonumber(ARGV[3])
+local me = tonumber(gateway)
+local share, of = tonumber(ARGV[4]), tonumber(ARGV[5])
+local at = 5
+
+local function text()
+  at = at + 1
+  return ARGV[at]
+end
+local function number()
+  at = at + 1
+  return tonumber(ARGV[at])
+end
+
+-- growth is what rate yields in dt on top of rem, and the new remainder.
+local function growth(rate, dt, rem)
+  local s = floor(dt / SECOND)
+  if s * rate > 4e15 then return 4e15, 0 end
+  local u = dt - s * SECOND
+  local high = floor(rate / SECOND)
+  local low = (rate - high * SECOND) * u + rem
+  local q = floor(low / SECOND)
+  return s * rate + high * u + q, low - q * SECOND
+end
+
+-- speed is the rate while gateways are cut off: those spend their share without asking.
+local function speed(b)
+  if share < of then return floor(b.rate * share / of) end
+  return b.rate
+end
+
+-- grow refills to a time. Leased tokens keep their place: a gateway may still spend them, so only the rest refills.
+local function grow(b, t)
+  local dt = t - b.at
+  if dt <= 0 then return end
+  b.at = t
+  local cap = b.burst - b.out
+  if b.level >= cap then return end
+  local grown, rem = growth(speed(b), dt, b.rem)
+  if grown >= cap - b.level then
+    b.level, b.rem = cap, 0
+  else
+    b.level, b.rem = b.level + grown, rem
+  end
+end
+
+-- refill brings a bucket up to now, in steps: a lease keeps its place until the instant it expires.
+local function refill(b)
+  while true do
+    local first
+    for i, l in ipairs(b.leases) do
+      if l[3] <= now and (not first or l[3] < b.leases[first][3]) then first = i end
+    end
+    if not first then break end
+    local l = table.remove(b.leases, first)
+    grow(b, l[3])
+    b.out, b.dirty = b.out - l[2], true
+  end
+  grow(b, now)
+end
+
+-- left is what remains of a line of promises as of now; a line is {owed, as of}.
+local function left(b, line)
+  local owed, since = line[1], line[2]
+  if owed == 0 or b.at <= since then return owed end
+  local grown = min(owed, (growth(speed(b), b.at - since, 0)))
+  return max(0, owed - grown - floor(grown / 3))
+end
+
+local function give(b, n)
+  b.level = b.level + n
+  if b.level >= b.burst - b.out then b.level, b.rem = b.burst - b.out, 0 end
+  for _, line in ipairs(b.lines) do line[1] = max(0, line[1] - n) end
+end
+
+-- promise refuses a caller that wants need and fits at the level fit; bucket.promise of Go tells it the wait.
+local function promise(b)
+  local missing = b.fit - b.level - b.use
+  local owed, queued = missing, left(b, b.lines[b.line])
+  if queued > 0 then
+    local behind = queued + b.need
+    if behind > owed and behind - owed <= 60 * speed(b) then owed = behind end
+  end
+  b.lines[b.line], b.dirty = {owed, b.at}, true
+end
+
+local FIELDS = {
+  'rate', 'burst', 'floor', 'hint', 'give', 'debit', 'owe', 'seq', 'held', 'back', 'use', 'wish', 'need', 'fit', 'mode',
+  'line', 'never',
+}
+
+local function load(key)
+  local b = {key = key, grant = 0, out = 0, leases = {}}
+  for _, field in ipairs(FIELDS) do b[field] = number() end
+  if b.rate < 0 then return b end
+  local saved = redis.call('GET', key)
+  if not saved then
+    b.level, b.rem, b.at, b.lines, b.dirty = b.burst, 0, now, {{0, 0}, {0, 0}}, true
+  else
+    local v = cmsgpack.unpack(saved)
+    local rate, burst = b.rate, b.burst
+    b.level, b.rem, b.at, b.rate, b.burst = v[1], v[2], v[3], v[4], v[5]
+    b.lines = {{v[6], v[7]}, {v[8], v[9]}}
+    for i = 10, #v, 4 do
+      b.leases[#b.leases + 1] = {v[i], v[i + 1], v[i + 2], v[i + 3]}
+      b.out = b.out + v[i + 1]
+    end
+    refill(b)
+    if b.rate ~= rate or b.burst ~= burst then -- another plan: balances are kept, promises were made at another speed
+      b.rate, b.burst, b.rem, b.lines, b.dirty = rate, burst, 0, {{0, 0}, {0, 0}}, true
+      b.level = max(min(b.level, burst - b.out), b.floor)
+    end
+  end
+  for _, l in ipairs(b.leases) do
+    if l[1] == me then b.mine = l end
+  end
+  return b
+end
+
+-- settle enters what this gateway has to say of a bucket since its last call.
+local function settle(b)
+  if b.seq > 0 then
+    if b.mine then
+      b.out = b.out - b.mine[2]
+    else
+      b.mine = {me, 0, 0, 0}
+      b.leases[#b.leases + 1] = b.mine
+    end
+    b.mine[2], b.mine[3], b.mine[4] = b.held, now + LEASE, b.seq
+    b.out, b.dirty = b.out + b.held, true
+  end
+  if b.hint then
+    b.level, b.dirty = min(b.level, b.hint), true
+  end
+  if b.level > b.burst - b.out then b.level, b.rem = b.burst - b.out, 0 end
+  if b.back + b.give > 0 then
+    give(b, b.back + b.give)
+    b.dirty = true
+  end
+  if b.debit > 0 and b.level >= b.floor then
+    b.level, b.dirty = b.level - b.debit, true
+    if b.level < b.floor then b.level, b.rem = b.floor, 0 end
+  end
+  if b.owe > 0 then -- promised by this gateway, to heads
+    local owed, horizon = left(b, b.lines[1]) + b.owe, 60 * b.rate
+    if owed - max(0, SECOND - b.level) > horizon then owed = max(0, owed - horizon) end
+    b.lines[1], b.dirty = {owed, b.at}, true
+  end
+end
+
+local function save(b)
+  if b.rate < 0 or not b.dirty then return end
+  local first, second = b.lines[1], b.lines[2]
+  local v = {b.level, b.rem, b.at, b.rate, b.burst, first[1], first[2], second[1], second[2]}
+  for _, l in ipairs(b.leases) do
+    for i = 1, 4 do v[#v + 1] = l[i] end
+  end
+  local ttl = 2592000000
+  if b.rate > 0 then ttl = min(ttl, floor((b.burst - b.level) * 1000 / b.rate)) end
+  redis.call('SET', b.key, cmsgpack.pack(v), 'PX', string.format('%.0f', ttl + 60000))
+end
+
+local requests, messages = load(KEYS[1]), load(KEYS[2])
+for _, b in ipairs({requests, messages}) do
+  if b.rate >= 0 and b.seq > 0 and b.mine and b.mine[4] >= b.seq then
+    return {-1} -- a call that was given up long ago and comes late
+  end
+end
+for _, b in ipairs({requests, messages}) do
+  if b.rate >= 0 then settle(b) end
+end
+
+local over, denied, rated = 0, false, nil
+local function judge(bit, mode, is_over)
+  if mode == 0 or not is_over then return end
+  over = over + bit
+  if mode == 1 then denied = true end
+end
+
+local function exceeds(b) return b.never == 1 or b.level + b.use < b.fit end
+
+local before = {}
+for i, b in ipairs({requests, messages}) do
+  if b.rate >= 0 then
+    before[i] = {b.level + b.use, b.rem, left(b, b.lines[1]), left(b, b.lines[2]), speed(b)}
+    judge(i, b.mode, exceeds(b))
+    if denied and not rated then rated = b end
+  else
+    before[i] = {0, 0, 0, 0, 0}
+  end
+end
+
+-- Slots. Those of a gateway that no longer beats are gone, and those long past their deadline.
+local member, deadline, most_slots, slot_mode = text(), number(), number(), number()
+local used, earliest = 0, -1
+local stem = string.sub(KEYS[4], 1, -#gateway - 1)
+if member ~= '' then
+  local holders = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
+  for i = 1, #holders, 2 do
+    local key = stem .. holders[i]
+    if tonumber(holders[i + 1]) <= now then
+      redis.call('UNLINK', key)
+      redis.call('ZREM', KEYS[3], holders[i])
+    else
+      redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now - GRACE))
+      local n = redis.call('ZCARD', key)
+      if n > 0 then
+        used = used + n
+        local soonest = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+        if earliest < 0 or soonest < earliest then earliest = soonest end
+      end
+    end
+  end
+end
+
+-- Names. A score below zero is a known name and when it was confirmed, in microseconds. Above zero it is a reservation:
+-- when it ends, in milliseconds, followed by three digits for the number of requests that hold it.
+local most_queues, queue_mode, most_partitions, partition_mode, groups = number(), number(), number(), number(), number()
+local known, generation = 0, 0
+local queues, new_queues, partitions, grows_to = 0, 0, 0, 0
+local fresh = {}
+if groups > 0 then
+  local meta = redis.call('HMGET', KEYS[5], 'seeded', 'generation')
+  generation = tonumber(meta[2] or 0)
+  if meta[1] then
+    known = 1
+    local stamp = string.format('%.0f', floor(now / 1000) * 1000)
+    redis.call('ZREMRANGEBYSCORE', KEYS[6], '(0', stamp)
+    queues = redis.call('ZCARD', KEYS[6])
+    for g = 1, groups do
+      local queue, count, key = text(), number(), KEYS[6 + g]
+      local score = tonumber(redis.call('ZSCORE', KEYS[6], queue))
+      if not score then new_queues = new_queues + 1 end
+      if not score or score > 0 then fresh[#fresh + 1] = {KEYS[6], queue, score or 0} end
+      if count > 0 then
+        redis.call('ZREMRANGEBYSCORE', key, '(0', stamp)
+        local there, new = redis.call('ZCARD', key), 0
+        for _ = 1, count do
+          local partition = text()
+          local held = tonumber(redis.call('ZSCORE', key, partition))
+          if not held then new = new + 1 end
+          if not held or held > 0 then fresh[#fresh + 1] = {key, partition, held or 0} end
+        end
+        partitions = max(partitions, there + new)
+        if new > 0 then grows_to = max(grows_to, there + new) end
+      end
+    end
+    judge(4, queue_mode, new_queues > 0 and queues + new_queues > most_queues)
+    judge(8, partition_mode, grows_to > most_partitions)
+  end
+end
+judge(16, slot_mode, used >= most_slots)
+
+if act > 0 and rated and rated.never == 0 then
+  promise(rated)
+  -- A push waits until both buckets have room: sent back for one it would only meet the other.
+  if rated == requests and messages.rate >= 0 and messages.mode == 1 and messages.never == 0 and exceeds(messages) then
+    promise(messages)
+  end
+end
+
+if act == 2 and not denied then
+  for i, b in ipairs({requests, messages}) do
+    if b.rate >= 0 and b.mode > 0 and not exceeds(b) then
+      b.level, b.dirty = b.level - b.need + b.use, true
+      if b.use > 0 then
+        b.mine[2], b.out = b.mine[2] - b.use, b.out - b.use
+      end
+    end
+  end
+  if member ~= '' then
+    redis.call('ZADD', KEYS[4], string.format('%.0f', now + deadline), member)
+    redis.call('ZADD', KEYS[3], string.format('%.0f', now + BEAT), gateway)
+    redis.call('PEXPIRE', KEYS[3], 60000)
+    redis.call('PEXPIRE', KEYS[4], 60000)
+  end
+  local ends = floor((now + PENDING) / 1000) * 1000
+  for _, f in ipairs(fresh) do
+    redis.call('ZADD', f[1], string.format('%.0f', ends + min(f[3] % 1000 + 1, 999)), f[2])
+    redis.call('PEXPIRE', f[1], NAMES_TTL)
+  end
+end
+if act ~= 1 and not denied then
+  for _, b in ipairs({requests, messages}) do
+    if b.rate >= 0 and b.wish > 0 and b.seq > 0 and b.level > 0 then
+      b.grant = min(b.wish, b.level)
+      b.level, b.mine[2], b.out = b.level - b.grant, b.mine[2] + b.grant, b.out + b.grant
+    end
+  end
+end
+save(requests)
+save(messages)
+
+local r, m = before[1], before[2]
+if earliest >= 0 then earliest = max(0, earliest - now) end
+return {
+  over, denied and 1 or 0, r[1], r[2], r[3], r[4], r[5], requests.grant, m[1], m[2], m[3], m[4], m[5], messages.grant,
+  used, earliest, known, generation, queues, new_queues, partitions, grows_to,
+}

@@ -1,0 +1,286 @@
+package quota
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+// FleetOptions say how gateways share their limits.
+type FleetOptions struct {
+	Redis *redis.Options // where; the gate makes its own client and closes it at the end of Run
+
+	// Leases lets a gateway take tokens ahead for clusters that are busy on it, and decide alone while they last.
+	// Without it every decision is made in Redis.
+	Leases bool
+
+	// Budget is how long a decision may wait for Redis; zero is 25 ms. The first that waits in vain begins an absence:
+	// until Redis answers again nobody waits, and this gateway decides with its part of every plan.
+	Budget time.Duration
+
+	// Size is the least number of gateways to count on while Redis is away; zero is one.
+	Size int
+
+	Prefix string // of all keys; empty is "qg"
+}
+
+const defaultBudget = 25 * time.Millisecond
+
+// WithFleet makes the gate one of a fleet.
+func WithFleet(o FleetOptions) Option { return func(g *Gate) { g.fleet = newFleet(g, o) } }
+
+var (
+	//go:embed decide.lua
+	decideText   string
+	decideScript = newScript(decideText)
+
+	//go:embed names.lua
+	namesText   string
+	namesScript = newScript(namesText)
+
+	//go:embed slots.lua
+	slotsText   string
+	slotsScript = newScript(slotsText)
+
+	//go:embed beat.lua
+	beatText   string
+	beatScript = newScript(beatText)
+
+	scripts = []*script{decideScript, namesScript, slotsScript, beatScript}
+)
+
+// layout is the version of the keys and values in Redis. Gateways of two versions do not share.
+const layout = "1"
+
+// fleet is the part of a gate that decides with others through Redis. While Redis answers, an account mirrors what it
+// said last, and every rule is asked once more over that state, so that refusals, waits and headers are made in one
+// place. While it is away, the account is this gateway's part of the plan and decides alone.
+type fleet struct {
+	gate   *Gate
+	log    *slog.Logger
+	pipe   pipe
+	leases bool
+	name   string // of this gateway, a number: unique in the fleet, new at each start
+	prefix string
+
+	size  int64        // of the fleet, at least
+	seen  atomic.Int64 // gateways, as heard last
+	deaf  atomic.Int64 // of those, the ones whose heartbeat is missing
+	beats beats
+
+	slotNumber atomic.Uint64
+
+	mu   sync.Mutex // guards busy
+	busy map[uuid.UUID]*ledger
+
+	stats fleetStats
+
+	listingTime func() time.Time // the gate's clock, for listings
+
+	// ask says what the scripts take for the time: nothing, and they ask Redis for its. Tests have a clock of their own.
+	ask func(now time.Time) any
+}
+
+func newFleet(g *Gate, o FleetOptions) *fleet {
+	settings := *o.Redis
+	settings.MaxRetries = -1 // a decision that was sent may have been made
+	settings.ContextTimeoutEnabled = true
+	settings.DialTimeout = time.Second
+	settings.DialerRetries = 1
+	settings.PoolSize = max(settings.PoolSize, laneCount+4)
+	settings.MaxActiveConns = 0
+	f := &fleet{
+		gate: g, log: g.log, leases: o.Leases, name: newName(), prefix: o.Prefix, size: max(1, int64(o.Size)),
+		busy: map[uuid.UUID]*ledger{}, ask: func(time.Time) any { return "" },
+		listingTime: func() time.Time { return g.clock() },
+	}
+	if f.prefix == "" {
+		f.prefix = "qg"
+	}
+	f.prefix += ":" + layout + ":"
+	f.pipe = pipe{client: redis.NewClient(&settings), budget: o.Budget, lost: f.lost}
+	if o.Budget <= 0 {
+		f.pipe.budget = defaultBudget
+	}
+	f.stats.init()
+	f.pipe.observe = f.stats.observe
+	f.seen.Store(1)
+	return f
+}
+
+// newName returns a number that no other gateway has, small enough to be exact as a double.
+func newName() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return strconv.FormatUint(binary.BigEndian.Uint64(b[:])>>13|1<<50, 10)
+}
+
+// lost says once that Redis is away.
+func (f *fleet) lost(err error) {
+	f.stats.losses.Inc()
+	f.log.Warn("Redis is away: this gateway decides with its part of every plan", "gateways", f.gateways(), "err", err)
+}
+
+// gateways is among how many a plan is shared out.
+func (f *fleet) gateways() int64 { return max(f.size, f.seen.Load()) }
+
+// asking reports whether Redis is asked for decisions.
+func (f *fleet) asking() bool { return !f.pipe.away.Load() }
+
+// keys are the names of what Redis keeps for a cluster. The cluster's id is the hash tag: a cluster lives on one node.
+type keys struct {
+	requests, messages       string
+	slots, ours              string
+	names, queues, partition string
+	lane                     byte
+}
+
+func (f *fleet) keysOf(id uuid.UUID) keys {
+	stem := f.prefix + "{" + id.String() + "}:"
+	return keys{
+		requests: stem + "b:req", messages: stem + "b:msgs", slots: stem + "p", ours: stem + "p:" + f.name,
+		names: stem + "n", queues: stem + "q", partition: stem + "q:", lane: id[14],
+	}
+}
+
+// partaking is what a ledger knows of the fleet. Its ledger's mutex guards it.
+type partaking struct {
+	keys     keys
+	mirrors  bool // the account mirrors Redis; otherwise it is a part of the plan
+	seen     int64
+	fresh    bool // the mirror is from Redis, at seen
+	requests side
+	messages side
+	meter    meter
+
+	number     int64 // of the last call about leases
+	leasing    bool  // such a call is in flight: no other may be, since it states what is left
+	flushing   bool  // a call is queued that says what is to be said
+	lastUsed   int64 // of a lease
+	generation int64 // of the names in Redis, as heard last
+	slotsTold  int64 // when slots were last beaten
+	slotsOff   int   // beats in a row that found another number of slots in Redis
+}
+
+// side is what is to be told of one bucket with the next call.
+type side struct {
+	lease
+	give, debit, owe int64
+	hint             int64 // the most that the bucket may hold, after an absence
+	hinted           bool
+}
+
+// remembering is how long the mirror is believed for a refusal: tokens that come back elsewhere are not seen sooner.
+const remembering = int64(time.Second)
+
+// join brings a locked ledger to the state of the fleet: a mirror while Redis answers, a part of the plan while not.
+func (f *fleet) join(l *ledger, id uuid.UUID, t int64) *partaking {
+	s := l.partaking
+	if s == nil {
+		s = &partaking{keys: f.keysOf(id), mirrors: true, generation: -1}
+		l.partaking = s
+	}
+	if asking := f.asking(); asking != s.mirrors {
+		acc := &l.acc
+		s.slotsTold = 0
+		s.mirrors, s.fresh = asking, false
+		if !asking {
+			f.part(s, acc, t)
+		} else {
+			acc.split(1, t)
+			s.requests.hint, s.requests.hinted = acc.requests.level, acc.requests.set
+			s.messages.hint, s.messages.hinted = acc.messages.level, acc.messages.set
+		}
+	}
+	s.requests.expire(t)
+	s.messages.expire(t)
+	return s
+}
+
+// part ends the mirror: the gateway goes on with its part of the last known level and with what it has leased.
+func (f *fleet) part(s *partaking, acc *account, t int64) {
+	acc.split(f.gateways(), t)
+	// What is leased is this gateway's already.
+	acc.requests.give(s.requests.left)
+	acc.messages.give(s.messages.left)
+	for _, side := range []*side{&s.requests, &s.messages} {
+		*side = newSide(side)
+	}
+	s.flushing, s.leasing, s.slotsOff = false, false, 0
+}
+
+func newSide(old *side) side {
+	n := side{}
+	n.demand = old.demand
+	return n
+}
+
+// busyWith keeps the ledger among those that need tending: leases to return, slots to beat.
+func (f *fleet) busyWith(id uuid.UUID, l *ledger) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy[id] = l
+}
+
+// run beats and tends until ctx ends, and then takes leave.
+func (f *fleet) run(ctx context.Context) error {
+	f.beat(time.Now())
+	tick := time.NewTicker(tendEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return f.leave()
+		case now := <-tick.C:
+			f.tend(now)
+			if f.beats.due(now, f.asking()) {
+				f.beat(now)
+			}
+		}
+	}
+}
+
+// leave returns what this gateway holds: others need not wait for it to be declared dead.
+func (f *fleet) leave() error {
+	now := time.Now()
+	f.returnLeases(now, true)
+	f.pipe.drains.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), f.pipe.budget)
+	defer cancel()
+	var err error
+	if f.asking() {
+		err = f.pipe.client.ZRem(ctx, f.prefix+"{gateways}", f.name).Err()
+	}
+	return errors.Join(err, f.pipe.close())
+}
+
+// Standing says in a few words who decides the limits, for operators.
+func (g *Gate) Standing() string {
+	f := g.fleet
+	switch {
+	case f == nil:
+		return "limits are kept in memory"
+	case !f.asking():
+		return fmt.Sprintf("Redis is away; this gateway decides with its part of every plan, one of %d", f.gateways())
+	case f.leases:
+		return fmt.Sprintf("answers; %d gateways lease their limits", f.seen.Load())
+	}
+	return fmt.Sprintf("answers; it decides for %d gateways", f.seen.Load())
+}
+
+// alone marks a report that was made without the fleet.
+func (l *ledger) alone(r Report) Report {
+	r.Alone = r.Name != "" && l.partaking != nil && !l.partaking.mirrors
+	return r
+}

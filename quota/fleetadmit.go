@@ -1,0 +1,299 @@
+package quota
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/wire"
+)
+
+// question is what of a request Redis is asked.
+type question struct {
+	requests, messages bool // of their buckets
+	slot               bool
+	pairs              []Pair // that may be new
+	n, fit             int64  // millionths of the message bucket, and the level at which they fit
+}
+
+func (q *question) empty() bool { return !q.requests && !q.messages && !q.slot && len(q.pairs) == 0 }
+
+// question returns what of the request on the desk Redis decides: limits that the plan has, that are not blocked (time
+// cures nothing then, here or there), and names that are not known to exist.
+func (f *fleet) question(d *decision) (q question) {
+	acc := d.acc
+	asked := func(i limit) bool { return acc.live[i] && rulesOf[i].costs[d.ask.Cost] }
+	q.requests = asked(limitRequests) && !acc.requests.blocked()
+	if q.n = units(d.ask.Messages); asked(limitMessages) && q.n > 0 && !acc.messages.blocked() {
+		q.messages, q.fit = true, q.n
+	}
+	q.slot = asked(limitParked) && d.ask.Wait && (*acc.limits.MaxParkedPops > 0 || acc.modes[limitParked] != plans.Enforce)
+	if asked(limitQueues) || asked(limitPartitions) {
+		q.pairs = acc.names.unknown(d.ask.Pairs, acc.live[limitPartitions])
+	}
+	return q
+}
+
+// rulesOf finds a rule by its limit.
+var rulesOf = func() (of [limitCount]*rule) {
+	for i := range order {
+		of[order[i].limit] = &order[i]
+	}
+	return of
+}()
+
+// admit is Gate.Admit in a fleet.
+func (f *fleet) admit(c *plans.Cluster, a *Ask, now time.Time) (*Admission, Report, *wire.Error) {
+	g := f.gate
+	t := g.at(now)
+	l := g.open(c, t)
+	s := f.join(l, c.ID, t)
+	d := &l.desk
+	d.begin(&l.acc, c, *a, false, now, t)
+	q := f.question(d)
+	if !s.mirrors || q.empty() {
+		defer l.mu.Unlock()
+		f.stats.local.Inc()
+		adm, report, err := g.decide(l, d, now)
+		f.seat(l, c.ID, adm)
+		return adm, report, err
+	}
+	s.meter.roll(t, &s.requests.lease, &s.messages.lease)
+	s.meter.decisions++
+	s.requests.spent += token
+	s.messages.spent += q.n
+	if f.leases && !q.slot && len(q.pairs) == 0 && s.covers(&q, t) {
+		defer l.mu.Unlock()
+		f.stats.leased.Inc()
+		adm, report, err := f.spend(l, s, d, &q, now)
+		f.refill(l, s, c.ID, now)
+		return adm, report, err
+	}
+	if len(q.pairs) > namesPerCall {
+		l.mu.Unlock()
+		return f.admitMany(c, a, q.pairs, now)
+	}
+	return f.central(l, s, c, a, &q, nil, nil, now)
+}
+
+// covers reports whether leases pay for the request.
+func (s *partaking) covers(q *question, t int64) bool {
+	return (!q.requests || s.requests.holds(token, t)) && (!q.messages || s.messages.holds(q.n, t))
+}
+
+// spend decides a request that leases cover. What the fleet's bucket holds by itself, as far as known, is shown in
+// headers but not spent.
+func (f *fleet) spend(l *ledger, s *partaking, d *decision, q *question, now time.Time,
+) (*Admission, Report, *wire.Error) {
+	acc := &l.acc
+	acc.refill(d.t)
+	requests, messages := acc.requests.level, acc.messages.level
+	if q.requests {
+		acc.requests.level = max(0, requests) + s.requests.left
+	}
+	if q.messages {
+		acc.messages.level = max(0, messages) + s.messages.left
+	}
+	adm, report, err := f.gate.decide(l, d, now)
+	acc.requests.level, acc.messages.level = requests, messages
+	if adm != nil {
+		adm.central = true
+		s.requests.left -= adm.requestTaken
+		s.messages.left -= adm.messagesTaken
+		s.lastUsed = d.t
+	}
+	return adm, report, err
+}
+
+// central decides a request in Redis. The ledger comes locked and is released. Names that are reserved already stand in
+// held, and go back when it is refused; prior is what was decided of them.
+func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *question, held []group, prior *told,
+	now time.Time,
+) (*Admission, Report, *wire.Error) {
+	g, d := f.gate, &l.desk
+	t := d.t
+	x := &call{script: decideScript, done: make(chan struct{})}
+	e := f.express(l, s, &c.Limits, t, now)
+	e.act = actDecide
+	if d.told = prior; d.refusedBesides(q) || prior != nil && prior.over != 0 {
+		e.act = actLook
+	}
+	e.ask(d, q)
+	if q.slot {
+		e.slot = f.newSlot()
+		e.deadline = max(0, a.Deadline.Sub(now).Microseconds())
+		e.mostSlots = *l.acc.limits.MaxParkedPops
+	}
+	groups := groupPairs(&s.keys, q.pairs)
+	e.names(&l.acc, d.ask.Cost, groups)
+	e.fill(x, f, s)
+	f.pipe.send(s.keys.lane, x)
+	d.clear()
+	l.mu.Unlock()
+	f.pipe.await(s.keys.lane, x)
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.acc.apply(&c.Limits, t)
+	if x.err != nil || !s.mirrors || len(x.reply) != replyLength {
+		e.lost(l)
+		f.join(l, c.ID, t)
+		d.begin(&l.acc, c, *a, false, now, t)
+		f.stats.local.Inc()
+		adm, report, err := g.decide(l, d, now)
+		f.seat(l, c.ID, adm)
+		return f.keep(l, s, adm, held, now), report, err
+	}
+	f.stats.redis.Inc()
+	r := readReply(x.reply)
+	d.begin(&l.acc, c, *a, false, now, t)
+	e.load(l, s, &r)
+	if len(groups) > 0 {
+		f.heed(l, s, &r)
+	}
+	d.told = e.told(&r, prior)
+	adm, report, err := g.decide(l, d, now)
+	wholeMicroseconds(err)
+	granted := e.act == actDecide && !r.denied
+	if adm != nil {
+		adm.central, adm.slot = true, e.slot
+		if r.known && len(groups) > 0 {
+			held = append(held, groups...)
+		}
+		f.seat(l, c.ID, adm)
+	} else if granted { // a rule that Redis does not know refuses by now: what it took goes back
+		s.requests.give += e.requests.took(&r.requests)
+		s.messages.give += e.messages.took(&r.messages)
+		f.freeSlot(s, e.slot)
+		if r.known {
+			held = append(held, groups...)
+		}
+	}
+	e.lend(l, s, &r, granted)
+	e.restore(l)
+	if s.requests.left > 0 || s.messages.left > 0 {
+		f.busyWith(c.ID, l)
+	}
+	return f.keep(l, s, adm, held, now), report, err
+}
+
+// keep gives reserved names to an admission, or back when there is none.
+func (f *fleet) keep(l *ledger, s *partaking, adm *Admission, held []group, now time.Time) *Admission {
+	if adm != nil {
+		adm.reserved = held
+	} else if len(held) > 0 {
+		f.endNames(l, s, held, "release", now)
+	}
+	return adm
+}
+
+// seat sees to it that Redis goes on hearing of a poll's slot, or will when it is back.
+func (f *fleet) seat(l *ledger, id uuid.UUID, adm *Admission) {
+	if adm != nil && adm.place >= 0 && l.acc.live[limitParked] {
+		f.busyWith(id, l)
+	}
+}
+
+// newSlot names a slot of this gateway.
+func (f *fleet) newSlot() string { return strconv.FormatUint(f.slotNumber.Add(1), 36) }
+
+// wholeMicroseconds rounds a wait up to what Redis's clock can tell apart.
+func wholeMicroseconds(err *wire.Error) {
+	if err != nil {
+		err.RetryAfter = (err.RetryAfter + time.Microsecond - 1).Truncate(time.Microsecond)
+	}
+}
+
+// refusedBesides reports whether a rule that Redis is not asked for refuses the request: Redis is then only asked
+// whether another refuses before it.
+func (d *decision) refusedBesides(q *question) bool {
+	asked := map[limit]bool{
+		limitRequests: q.requests, limitMessages: q.messages, limitParked: q.slot,
+		limitQueues: len(q.pairs) > 0, limitPartitions: len(q.pairs) > 0,
+	}
+	for i := range order {
+		r := &order[i]
+		if !r.costs[d.ask.Cost] || !d.acc.live[r.limit] || d.acc.modes[r.limit] != plans.Enforce || asked[r.limit] {
+			continue
+		}
+		if s, _ := r.check(d); s == over {
+			return true
+		}
+	}
+	return false
+}
+
+// askHead is Gate.AskHead's question in a fleet, and asks nobody: a head may be refused by what Redis said last, within a
+// second and only while no lease has a token. Whom it refuses is promised a time all the same, which Redis hears of with
+// the next call. Otherwise the whole request is asked for, once.
+func (f *fleet) askHead(l *ledger, d *decision, id uuid.UUID) *wire.Error {
+	s := f.join(l, id, d.t)
+	if s.mirrors && !l.acc.requests.blocked() && (!s.fresh || d.t-s.seen >= remembering || s.requests.holds(token, d.t)) {
+		return nil
+	}
+	err := d.run(order[:1])
+	wholeMicroseconds(err)
+	if err != nil && s.mirrors && !settles(d.ask.Cost) {
+		s.requests.owe += token
+	}
+	return err
+}
+
+// settle ends an admission of a locked ledger: delivered messages are debited, the slot is freed, names are confirmed or
+// released. Nobody waits for it: it goes ahead of whatever the cluster asks next.
+func (f *fleet) settle(l *ledger, a *Admission, delivered int64, stored bool, now time.Time) {
+	s := f.join(l, a.id, f.gate.at(now))
+	acc := &l.acc
+	if delivered > 0 {
+		acc.messages.refill(f.gate.at(now))
+		acc.messages.debit(delivered, acc.messages.debtFloor())
+		if s.mirrors {
+			s.messages.debit += delivered
+		}
+	}
+	what := "release"
+	if stored {
+		what = "confirm"
+	}
+	f.end(l, s, a, what, now)
+}
+
+// refund ends an admission of a locked ledger that took no effect.
+func (f *fleet) refund(l *ledger, a *Admission, now time.Time) {
+	s := f.join(l, a.id, f.gate.at(now))
+	acc := &l.acc
+	acc.refill(f.gate.at(now))
+	if a.central == s.mirrors { // otherwise it was taken from what is no more
+		acc.requests.give(a.requestTaken)
+		acc.messages.give(a.messagesTaken)
+		if s.mirrors {
+			s.requests.give += a.requestTaken
+			s.messages.give += a.messagesTaken
+		}
+	}
+	f.end(l, s, a, "release", now)
+}
+
+func (f *fleet) end(l *ledger, s *partaking, a *Admission, names string, now time.Time) {
+	f.freeSlot(s, a.slot)
+	if len(a.reserved) > 0 {
+		f.endNames(l, s, a.reserved, names, now)
+	}
+	a.slot, a.reserved = "", nil
+	if s.mirrors && s.requests.give+s.messages.give+s.messages.debit > 0 {
+		f.flush(l, s, a.id, now)
+	}
+}
+
+// freeSlot frees a slot in Redis; none is "".
+func (f *fleet) freeSlot(s *partaking, slot string) {
+	if slot == "" || !s.mirrors {
+		return // after an absence the slots that are left are told anew
+	}
+	f.pipe.send(s.keys.lane, &call{
+		script: slotsScript, keys: []string{s.keys.slots, s.keys.ours}, args: []any{"", f.name, "free", 0, slot},
+	})
+	f.pipe.push(s.keys.lane)
+}

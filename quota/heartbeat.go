@@ -1,0 +1,186 @@
+package quota
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	tendEvery  = 50 * time.Millisecond
+	beatEvery  = time.Second
+	probeEvery = 250 * time.Millisecond // while Redis is away
+
+	// slotBeat is how often the slots of a cluster are said to be held. Redis drops those of a gateway that has not said
+	// so three times in a row.
+	slotBeat = 5 * time.Second
+
+	// fleetMemory is for how long a larger fleet is believed, when Redis has come back and knows fewer gateways.
+	fleetMemory = 30 * time.Second
+)
+
+// beats paces the heartbeat. Only run uses it.
+type beats struct {
+	last   time.Time
+	seenAt time.Time // when as many gateways as are believed were seen last
+}
+
+// due reports whether to beat at now.
+func (b *beats) due(now time.Time, asking bool) bool {
+	every := beatEvery
+	if !asking {
+		every = probeEvery
+	}
+	if now.Sub(b.last) < every {
+		return false
+	}
+	b.last = now
+	return true
+}
+
+// beat tells Redis that this gateway lives and hears of the others. It is also how an absence ends: it writes, and it
+// must be answered in the time that a decision has.
+func (f *fleet) beat(now time.Time) {
+	if !f.asking() {
+		if _, err := f.tell("probe", now); err != nil {
+			return
+		}
+		f.log.Info("Redis is back: limits are the fleet's again")
+		f.pipe.away.Store(false)
+	}
+	heard, err := f.tell("beat", now)
+	if err != nil {
+		f.pipe.fail(err)
+		return
+	}
+	if n := heard[0]; n >= f.seen.Load() || now.Sub(f.beats.seenAt) > fleetMemory {
+		f.seen.Store(n)
+		f.beats.seenAt = now
+	}
+	f.deaf.Store(heard[1])
+}
+
+// tell makes one call of beat.lua, and returns how many gateways there are and how many are missing.
+func (f *fleet) tell(what string, now time.Time) ([]int64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), f.pipe.budget)
+	defer cancel()
+	key := f.prefix + "{gateways}"
+	x := &call{script: beatScript, keys: []string{key, key + ":probe"}, args: []any{f.ask(now), f.name, what}}
+	err := f.pipe.try(ctx, x)
+	return x.reply, err
+}
+
+// tend returns leases that lie unused and says which slots are held.
+func (f *fleet) tend(now time.Time) {
+	f.returnLeases(now, false)
+	t := f.gate.at(now)
+	f.eachBusy(func(id uuid.UUID, l *ledger) (done bool) {
+		s := f.join(l, id, t)
+		held := int64(0)
+		for _, a := range l.acc.parked {
+			if a.slot != "" {
+				held++
+			}
+		}
+		limited := l.acc.live[limitParked] && len(l.acc.parked) > 0
+		if s.mirrors && (limited || held > 0) && t-s.slotsTold >= slotBeat.Nanoseconds() {
+			s.slotsTold = t
+			f.beatSlots(l, s, id, held, now)
+		}
+		return !limited && held == 0 && s.requests.left+s.messages.left == 0
+	})
+}
+
+// eachBusy visits the ledgers that need tending, locked, and forgets those that are done.
+func (f *fleet) eachBusy(visit func(uuid.UUID, *ledger) (done bool)) {
+	type entry struct {
+		id uuid.UUID
+		l  *ledger
+	}
+	f.mu.Lock()
+	all := make([]entry, 0, len(f.busy))
+	for id, l := range f.busy {
+		all = append(all, entry{id, l})
+	}
+	f.mu.Unlock()
+	for _, e := range all {
+		e.l.mu.Lock()
+		done := visit(e.id, e.l)
+		if done {
+			f.mu.Lock()
+			delete(f.busy, e.id)
+			f.mu.Unlock()
+		}
+		e.l.mu.Unlock()
+	}
+}
+
+// returnLeases gives back what has lain unused, or everything.
+func (f *fleet) returnLeases(now time.Time, all bool) {
+	t := f.gate.at(now)
+	f.eachBusy(func(id uuid.UUID, l *ledger) bool {
+		s := f.join(l, id, t)
+		if s.requests.left+s.messages.left > 0 && (all || t-s.lastUsed >= leaseIdle.Nanoseconds()) {
+			f.queue(l, s, id, now, true, func(s *partaking) bool { return !s.leasing })
+		}
+		return false
+	})
+}
+
+// beatSlots says that the slots of a locked ledger are held. When Redis has another number of them, which an answer lost
+// on the way or a Redis that lost its state explain, they are told anew: at the second time, since a poll may be between
+// its slot and its seat, and at once when Redis has none.
+func (f *fleet) beatSlots(l *ledger, s *partaking, id uuid.UUID, held int64, now time.Time) {
+	x := f.slotsCall(s, "beat", now)
+	x.then = func(x *call) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if x.err != nil || !s.mirrors {
+			return
+		}
+		f.stats.drift.Set(float64(x.reply[0] - held))
+		if x.reply[0] == held && held == int64(len(l.acc.parked)) {
+			s.slotsOff = 0
+			return
+		}
+		if s.slotsOff++; s.slotsOff >= 2 || x.reply[0] == 0 {
+			s.slotsOff = 0
+			f.stats.repairs.Inc()
+			f.renewSlots(l, s, now)
+		}
+	}
+	f.pipe.send(s.keys.lane, x)
+	f.pipe.push(s.keys.lane)
+}
+
+func (f *fleet) slotsCall(s *partaking, what string, now time.Time) *call {
+	return &call{
+		script: slotsScript, keys: []string{s.keys.slots, s.keys.ours}, args: []any{f.ask(now), f.name, what},
+	}
+}
+
+// renewSlots tells Redis all slots of a locked ledger, also those of polls that were let in while it was away.
+func (f *fleet) renewSlots(l *ledger, s *partaking, now time.Time) {
+	t := f.gate.at(now)
+	x := f.slotsCall(s, "renew", now)
+	for _, a := range l.acc.parked {
+		if a.slot == "" {
+			a.slot = f.newSlot()
+		}
+		x.args = append(x.args, max(0, (a.deadline-t)/1000), a.slot)
+		if len(x.args) >= 2*namesPerCall {
+			f.pipe.send(s.keys.lane, x)
+			x = f.slotsCall(s, "add", now)
+		}
+	}
+	f.pipe.send(s.keys.lane, x)
+	f.pipe.push(s.keys.lane)
+}
+
+// forget drops a deleted cluster. What Redis has of it ends by itself.
+func (f *fleet) forget(id uuid.UUID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.busy, id)
+}
