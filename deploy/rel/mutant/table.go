@@ -62,7 +62,7 @@ var All = []Mutant{
 	},
 	{
 		"a primary that was replaced is written to",
-		edit("internal/pg/session.go", "if newest := f.newest[id.system]; id.timeline < newest {", "if newest := f.newest[id.system]; false {"),
+		edit("internal/pg/fence.go", "case id.timeline < newest:", "case false:"),
 		test("./internal/pg", "TestAPromotionIsAnotherLife"),
 	},
 	{
