@@ -221,7 +221,7 @@ func TestTheSystemServesStopsResumesAndRecovers(t *testing.T) {
 		}
 	})
 	t.Run("the operators' port is green", func(t *testing.T) {
-		for path, want := range map[string]string{"/readyz": `"status":"ok"`, "/healthz": "not configured; limits are kept in memory", "/metrics": "queengate_build_info"} {
+		for path, want := range map[string]string{"/readyz": `"status":"ok"`, "/healthz": "limits are kept in memory", "/metrics": "queengate_build_info"} {
 			if status, body := in.do(t, http.DefaultClient, "GET", in.creds.OpsURL+path, "", ""); status != 200 || !strings.Contains(body, want) {
 				t.Errorf("%s: got %d %s, want 200 with %s", path, status, body, want)
 			}
