@@ -287,14 +287,10 @@ func (d *drained) push(round [][]*drainedRecord) error {
 	outs := make([][]fuse.Result, len(round))
 	for i, run := range round {
 		g := run[0].group
-		frames := g.frames[run[0].index : run[len(run)-1].index+1]
-		outs[i] = make([]fuse.Result, len(frames))
-		if len(frames) != len(run) { // some between them were refused
-			frames = nil
-			for _, r := range run {
-				frames = append(frames, g.frames[r.index])
-			}
-			outs[i] = outs[i][:len(frames)]
+		outs[i] = make([]fuse.Result, len(run))
+		frames := make([]segment.Frame, len(run))
+		for k, r := range run {
+			frames[k] = g.frames[r.index]
 		}
 		p := d.batch(run[0])
 		p.pending.Add(1)

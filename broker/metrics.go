@@ -127,9 +127,7 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 		m.unopened[reason] = unopened.WithLabelValues(string(reason))
 	}
 
-	gauge := func(name, help string, f func() float64) {
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
-	}
+	gauge := func(name, help string, f func() float64) { registerGauge(reg, name, help, f) }
 	since := time.Now()
 	m.pops = map[bool]prometheus.Counter{
 		false: counter("queen_pop_wildcard_total", "Pops that take any partition."),
@@ -151,17 +149,15 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 		}
 		return 0
 	})
-	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "queengate_broker_wakes_total", Help: "Waiting pops that were handed a partition.",
-	}, func() float64 { return float64(b.park.Wakes()) }))
+	registerCounter(reg, "queengate_broker_wakes_total", "Waiting pops that were handed a partition.", func() float64 { return float64(b.park.Wakes()) })
 	if b.spooled.disk != nil {
-		reg.MustRegister(newSpoolMetrics(b.spooled))
+		registerSpool(reg, b.spooled)
 	}
 	if b.deps.Mesh != nil {
-		reg.MustRegister(newMeshMetrics(b.deps.Mesh))
+		registerMesh(reg, b.deps.Mesh)
 	}
 	stats := func(name, help string, f func() uint64) {
-		reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(f()) }))
+		registerCounter(reg, name, help, func() float64 { return float64(f()) })
 	}
 	stats("queengate_broker_fuse_flushes_total", "Push bundles offered to the database.", func() uint64 { return b.fuser.Stats().Flushes })
 	stats("queengate_broker_fuse_segments_total", "Segments offered in them.", func() uint64 { return b.fuser.Stats().Segments })
@@ -180,6 +176,15 @@ func newMetrics(reg *prometheus.Registry, b *Broker) *metrics {
 	registerJanitor(reg, b)
 	m.registerJWT(b.cfg.JWT)
 	return m
+}
+
+// registerGauge and registerCounter add a family that is read when it is asked for.
+func registerGauge(reg *prometheus.Registry, name, help string, f func() float64) {
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
+}
+
+func registerCounter(reg *prometheus.Registry, name, help string, f func() float64) {
+	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
 }
 
 // registerJWT adds what there is to say about clients' tokens, when they are taken.

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"strconv"
 	"time"
 
@@ -110,18 +111,24 @@ func (b *Broker) listQueues(x *exchange) error {
 	return nil
 }
 
+// queueInPath returns the queue that the path names with its partitions; wire.NotFound when there is none.
+func (b *Broker) queueInPath(ctx context.Context, x *exchange) (*store.Queue, []store.PartitionDetail, error) {
+	q, err := b.db.LookupQueue(ctx, x.who.tenant, x.params[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	if q == nil {
+		return nil, nil, wire.Errorf(wire.NotFound, "Queue not found")
+	}
+	parts, err := b.db.QueuePartitions(ctx, q.ID)
+	return q, parts, err
+}
+
 // queueDetail answers with one queue, its options and its partitions, or 404.
 func (b *Broker) queueDetail(x *exchange) error {
 	ctx, cancel := b.database()
 	defer cancel()
-	q, err := b.db.LookupQueue(ctx, x.who.tenant, x.params[0])
-	if err != nil {
-		return err
-	}
-	if q == nil {
-		return wire.Errorf(wire.NotFound, "Queue not found")
-	}
-	parts, err := b.db.QueuePartitions(ctx, q.ID)
+	q, parts, err := b.queueInPath(ctx, x)
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func TestAPushGoesBehindTheSpooledOnesOfItsPartition(t *testing.T) {
 	}
 }
 
-// hold keeps the drain from looking while f runs: its lanes count one more message than there are.
+// hold makes a partition one with messages in the spool while f runs, however fast the drain is.
 func hold(t *testing.T, l *spooled, f func()) {
 	t.Helper()
 	lane := spooledLane{DefaultTenant, store.Pair{Queue: "q", Partition: "a"}}

@@ -16,42 +16,25 @@ func (l *spooled) stats() spool.Stats {
 	return l.disk.Stats()
 }
 
-// spoolMetrics reads the counters of the spool when they are asked for.
-type spoolMetrics struct {
-	l     *spooled
-	descs [8]*prometheus.Desc
-}
-
-func newSpoolMetrics(l *spooled) spoolMetrics {
-	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
-	return spoolMetrics{l, [8]*prometheus.Desc{
-		desc("queengate_spool_messages", "Messages that wait in the spool for the database."),
-		desc("queengate_spool_files", "Files of the spool."),
-		desc("queengate_spool_bytes", "Bytes of the spool's files."),
-		desc("queengate_spool_oldest_seconds", "Age of the oldest file of the spool; 0 while it is empty."),
-		desc("queengate_spool_appended_total", "Messages that were put into the spool since start."),
-		desc("queengate_spool_settled_total", "Messages that left the spool, for the database or for quarantine."),
-		desc("queengate_spool_refused_total", "Messages that found no room in the spool or whose write failed."),
-		desc("queengate_spool_quarantined_total", "Messages and damaged stretches that were put into quarantine: somebody has to look at them."),
-	}}
-}
-
-func (m spoolMetrics) Describe(c chan<- *prometheus.Desc) {
-	for _, d := range m.descs {
-		c <- d
+// registerSpool shows the counters of the spool.
+func registerSpool(reg *prometheus.Registry, l *spooled) {
+	gauge := func(name, help string, f func(spool.Stats) float64) {
+		registerGauge(reg, "queengate_spool_"+name, help, func() float64 { return f(l.stats()) })
 	}
-}
-
-func (m spoolMetrics) Collect(c chan<- prometheus.Metric) {
-	s := m.l.stats()
-	age := 0.0
-	if !s.Oldest.IsZero() {
-		age = time.Since(s.Oldest).Seconds()
+	count := func(name, help string, f func(spool.Stats) int64) {
+		registerCounter(reg, "queengate_spool_"+name, help, func() float64 { return float64(f(l.stats())) })
 	}
-	for i, v := range []float64{float64(m.l.messages()), float64(s.Files), float64(s.Bytes), age} {
-		c <- prometheus.MustNewConstMetric(m.descs[i], prometheus.GaugeValue, v)
-	}
-	for i, n := range []int64{s.Appended, s.Settled, s.Refused, s.Quarantined} {
-		c <- prometheus.MustNewConstMetric(m.descs[4+i], prometheus.CounterValue, float64(n))
-	}
+	registerGauge(reg, "queengate_spool_messages", "Messages that wait in the spool for the database.", func() float64 { return float64(l.messages()) })
+	gauge("files", "Files of the spool.", func(s spool.Stats) float64 { return float64(s.Files) })
+	gauge("bytes", "Bytes of the spool's files.", func(s spool.Stats) float64 { return float64(s.Bytes) })
+	gauge("oldest_seconds", "Age of the oldest file of the spool; 0 while it is empty.", func(s spool.Stats) float64 {
+		if s.Oldest.IsZero() {
+			return 0
+		}
+		return time.Since(s.Oldest).Seconds()
+	})
+	count("appended_total", "Messages that were put into the spool since start.", func(s spool.Stats) int64 { return s.Appended })
+	count("settled_total", "Messages that left the spool, for the database or for quarantine.", func(s spool.Stats) int64 { return s.Settled })
+	count("refused_total", "Messages that found no room in the spool or whose write failed.", func(s spool.Stats) int64 { return s.Refused })
+	count("quarantined_total", "Messages and damaged stretches that were put into quarantine: somebody has to look at them.", func(s spool.Stats) int64 { return s.Quarantined })
 }

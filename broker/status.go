@@ -120,14 +120,7 @@ type statusPartition struct {
 func (b *Broker) statusQueue(x *exchange) error {
 	ctx, cancel := b.database()
 	defer cancel()
-	q, err := b.db.LookupQueue(ctx, x.who.tenant, x.params[0])
-	if err != nil {
-		return err
-	}
-	if q == nil {
-		return wire.Errorf(wire.NotFound, "Queue not found")
-	}
-	parts, err := b.db.QueuePartitions(ctx, q.ID)
+	q, parts, err := b.queueInPath(ctx, x)
 	if err != nil {
 		return err
 	}

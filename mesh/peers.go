@@ -3,8 +3,6 @@ package mesh
 import (
 	"context"
 	"net"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -78,16 +76,4 @@ func (m *Mesh) relink(ctx context.Context, found map[string]string, wg *sync.Wai
 			l.run(linkCtx)
 		})
 	}
-}
-
-// Links returns the addresses this node sends to, in order, and whether each is connected.
-func (m *Mesh) Links() []Link {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	out := make([]Link, 0, len(m.links))
-	for addr, l := range m.links {
-		out = append(out, Link{Addr: addr, Up: l.up.Load()})
-	}
-	slices.SortFunc(out, func(a, b Link) int { return strings.Compare(a.Addr, b.Addr) })
-	return out
 }

@@ -24,9 +24,3 @@ func (m *Mesh) Stats() Stats {
 		Out: m.connectedOut.Load(), In: m.connectedIn.Load(),
 	}
 }
-
-// Link is one address this node sends to.
-type Link struct {
-	Addr string
-	Up   bool
-}

@@ -87,10 +87,8 @@ func ScanFetch(body []byte) (FetchRequest, error) {
 
 func (s *scanner) fetchEntry(index int) (FetchEntry, error) {
 	e := FetchEntry{Partition: DefaultPartition, MaxBytes: defaultFetchBytes}
-	if k, err := s.peek(); err != nil {
+	if err := s.wantObject("entry", index); err != nil {
 		return e, err
-	} else if k != kindObject {
-		return e, bad("entry %d must be an object", index)
 	}
 	var keys seen
 	err := s.object(func(key []byte) (err error) {
@@ -179,10 +177,8 @@ func ScanChanged(body []byte) ([]ChangedEntry, error) {
 
 func (s *scanner) changedEntry(index int) (ChangedEntry, error) {
 	e := ChangedEntry{Limit: MaxChangedLimit}
-	if k, err := s.peek(); err != nil {
+	if err := s.wantObject("entry", index); err != nil {
 		return e, err
-	} else if k != kindObject {
-		return e, bad("entry %d must be an object", index)
 	}
 	var keys seen
 	err := s.object(func(key []byte) (err error) {

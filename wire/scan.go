@@ -86,10 +86,8 @@ func (p *pushScanner) top(key []byte) error {
 }
 
 func (p *pushScanner) item(index int) error {
-	if k, err := p.peek(); err != nil {
+	if err := p.wantObject("item", index); err != nil {
 		return err
-	} else if k != kindObject {
-		return bad("item %d must be an object", index)
 	}
 	p.index, p.it, p.keys = index, PushItem{Partition: DefaultPartition}, 0
 	if err := p.object(p.member); err != nil {
@@ -247,10 +245,8 @@ func (s *scanner) group(into *string) error {
 // when the item has none of its own.
 func (s *scanner) ackItem(index, depth int, group *string) (AckItem, error) {
 	var it AckItem
-	if k, err := s.peek(); err != nil {
+	if err := s.wantObject("acknowledgment", index); err != nil {
 		return it, err
-	} else if k != kindObject {
-		return it, bad("acknowledgment %d must be an object", index)
 	}
 	var keys seen
 	field := func(bit uint, name string, into *string) error {

@@ -54,6 +54,15 @@ func (s *scanner) space() {
 	}
 }
 
+// wantObject checks that the element of a list that comes next is an object, before anything of it is read.
+func (s *scanner) wantObject(element string, index int) error {
+	k, err := s.peek()
+	if err == nil && k != kindObject {
+		err = bad("%s %d must be an object", element, index)
+	}
+	return err
+}
+
 // peek returns the kind of the value that comes next, after white space.
 func (s *scanner) peek() (kind, error) {
 	s.space()

@@ -113,11 +113,8 @@ var errTypeSeen = Errorf(InvalidRequest, "the type is known")
 
 func (t *transactionScanner) operation(index int) error {
 	t.count++
-	switch k, err := t.peek(); {
-	case err != nil:
+	if err := t.wantObject("operation", index); err != nil {
 		return err
-	case k != kindObject:
-		return bad("operation %d must be an object", index)
 	}
 	// What a field means depends on the type, which may come last: look for it first. SDKs send it first.
 	start, kind := t.i, ""
@@ -199,11 +196,8 @@ func (t *transactionScanner) skipKnown(bit uint, name string) error {
 // item consumes one item of the list form.
 func (t *transactionScanner) item(int) error {
 	at := len(t.out.Pushes)
-	switch k, err := t.peek(); {
-	case err != nil:
+	if err := t.wantObject("item", at); err != nil {
 		return err
-	case k != kindObject:
-		return bad("item %d must be an object", at)
 	}
 	t.begin(at, 5)
 	if err := t.object(t.field); err != nil {

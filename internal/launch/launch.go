@@ -227,9 +227,6 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
-// Signal sends sig to the process.
-func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig) }
-
 type buffer struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
