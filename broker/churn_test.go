@@ -21,7 +21,14 @@ type churn struct {
 	mu        sync.Mutex     // guards below
 	delivered map[string]int // by partition and transaction id
 	accepted  map[string]int
-	order     map[string][]string // accepted transaction ids by partition
+	order     map[string][]*settling // by partition, as the acks were sent
+}
+
+// settling is an ack on its way. It stands in the record before it is sent: once it is answered, another consumer may
+// have settled the next message before this one writes anything down.
+type settling struct {
+	transactionID string
+	accepted      bool
 }
 
 func startChurn(t *testing.T, nack func(message) bool) *churn {
@@ -29,7 +36,7 @@ func startChurn(t *testing.T, nack func(message) bool) *churn {
 	pool := pgtest.New(t, migrations.Broker)
 	c := &churn{
 		brokers: []*world{serve(t, pool, nil), serve(t, pool, nil)}, nack: nack,
-		delivered: map[string]int{}, accepted: map[string]int{}, order: map[string][]string{},
+		delivered: map[string]int{}, accepted: map[string]int{}, order: map[string][]*settling{},
 	}
 	for _, at := range c.brokers {
 		for range 2 {
@@ -62,11 +69,15 @@ func (c *churn) consume(at *world) {
 		if c.nack != nil && c.nack(m) {
 			status = "dlq"
 		}
+		s := &settling{transactionID: m.TransactionID}
+		c.mu.Lock()
+		c.order[m.Partition] = append(c.order[m.Partition], s)
+		c.mu.Unlock()
 		if r := at.ack(status, "g", m)[0]; r.Success && !r.Noop {
-			c.note(c.accepted, m)
 			c.mu.Lock()
-			c.order[m.Partition] = append(c.order[m.Partition], m.TransactionID)
+			s.accepted = true
 			c.mu.Unlock()
+			c.note(c.accepted, m)
 		}
 		ended[m.Partition] = status == "dlq"
 	}
@@ -215,7 +226,13 @@ func TestAQueueIsDeletedAndFilledWhileConsumersRun(t *testing.T) {
 		}
 	}
 	c.end()
-	for p, ids := range c.order {
+	for p, all := range c.order {
+		var ids []string
+		for _, s := range all {
+			if s.accepted {
+				ids = append(ids, s.transactionID)
+			}
+		}
 		for i, id := range ids {
 			if want := fmt.Sprint("m", i%n); id != want {
 				t.Fatalf("partition %s: %v; at %d want %s", p, ids, i, want)
