@@ -163,7 +163,7 @@ func (b *Broker) feedRound(ctx context.Context, r *rounds, now time.Time) {
 	if !b.feed.swept.Load() {
 		b.sweepDropped(ctx)
 	}
-	if b.park.Boards() == 0 && b.names.empty() {
+	if b.park.Boards() == 0 && b.names.empty() && !b.feed.away.Load() {
 		// A ring made from now on asks the database itself; what it cannot know is what came before this round.
 		r.heard = now
 		return
