@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,31 +23,6 @@ func TestMemoryIsGivenBackOncePerRest(t *testing.T) {
 	}{{5, 0}, {5, 1}, {5, 1}, {9, 1}, {9, 2}, {9, 2}} {
 		if i.look(look.requests); freed != look.freed {
 			t.Errorf("after look %d: freed %d times, want %d", n, freed, look.freed)
-		}
-	}
-}
-
-func TestLanesAreFoundWhateverTheirNumber(t *testing.T) {
-	t.Parallel()
-	var l lanes
-	for n := range 3 * fewLanes {
-		name := fmt.Sprint(n)
-		if _, ok := l.get(name); ok {
-			t.Fatalf("%s is there before it was put", name)
-		}
-		if !l.put(knownPartition{Partition: store.Partition{ID: 1, Name: name}}) {
-			t.Errorf("%s is not new", name)
-		}
-		if l.put(knownPartition{Partition: store.Partition{ID: int64(n) + 100, Name: name}}) {
-			t.Errorf("%s is new twice", name)
-		}
-		if l.len() != n+1 {
-			t.Errorf("%d lanes, want %d", l.len(), n+1)
-		}
-		for m := range n + 1 {
-			if p, ok := l.get(fmt.Sprint(m)); !ok || p.ID != int64(m)+100 {
-				t.Errorf("with %d lanes, lane %d is %d, %v", n+1, m, p.ID, ok)
-			}
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/small"
 )
 
 // names remembers what the names of tenants resolve to: queues with their options and partitions with their ids. Ids
@@ -30,61 +31,23 @@ type knownQueue struct {
 	queue      *store.Queue // nil: does not exist, or was never looked up (asked zero)
 	asked      time.Time
 	version    int64 // of names when queue was read
-	partitions lanes
-	last       knownPartition // the latest of them to be looked up, for what it tells of the queue
-}
-
-// lanes are the known partitions of a queue by name. Most queues have one or a few, and a map is large for those.
-type lanes struct {
-	few  []knownPartition          // up to fewLanes
-	many map[string]knownPartition // instead of few beyond that
-}
-
-const fewLanes = 4
-
-func (l *lanes) len() int { return len(l.few) + len(l.many) }
-
-func (l *lanes) get(name string) (p knownPartition, ok bool) {
-	for i := range l.few {
-		if l.few[i].Name == name {
-			return l.few[i], true
-		}
-	}
-	p, ok = l.many[name]
-	return p, ok
-}
-
-// put adds or replaces a partition and reports whether it is new.
-func (l *lanes) put(p knownPartition) (added bool) {
-	for i := range l.few {
-		if l.few[i].Name == p.Name {
-			l.few[i] = p
-			return false
-		}
-	}
-	switch {
-	case l.many == nil && len(l.few) < fewLanes:
-		few := make([]knownPartition, len(l.few)+1) // append would make room for more
-		copy(few, l.few)
-		few[len(l.few)] = p
-		l.few = few
-		return true
-	case l.many == nil:
-		l.many = make(map[string]knownPartition, 2*fewLanes)
-		for _, q := range l.few {
-			l.many[q.Name] = q
-		}
-		l.few = nil
-	}
-	before := len(l.many)
-	l.many[p.Name] = p
-	return len(l.many) > before
+	partitions small.Map[string, knownPartition]
+	latest     queueFacts // as the latest of them to be looked up told
 }
 
 type knownPartition struct {
 	store.Partition
 	asked   time.Time
 	version int64 // of names when the partition was read
+}
+
+// queueFacts are what a look-up of a partition tells of its queue.
+type queueFacts struct {
+	id          int64
+	dedupWindow time.Duration
+	encrypted   bool
+	asked       time.Time
+	version     int64
 }
 
 const (
@@ -148,7 +111,7 @@ func (n *names) exists(tenant uuid.UUID, queue string) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	known := n.queues[queueKey{tenant, queue}]
-	return known != nil && (known.queue != nil || known.partitions.len() > 0)
+	return known != nil && (known.queue != nil || known.partitions.Len() > 0)
 }
 
 // partition returns a partition from memory.
@@ -159,7 +122,7 @@ func (n *names) partition(tenant uuid.UUID, queue, name string) (store.Partition
 	if known == nil {
 		return store.Partition{}, false
 	}
-	p, ok := known.partitions.get(name)
+	p, ok := known.partitions.Get(name)
 	return p.Partition, ok && n.fresh(p.asked, p.version)
 }
 
@@ -173,9 +136,9 @@ func (n *names) target(tenant uuid.UUID, queue, name string) (store.Partition, b
 	if known == nil {
 		return store.Partition{}, false
 	}
-	p, ok := known.partitions.get(name)
-	p.DedupWindow, p.Encrypted = known.last.DedupWindow, known.last.Encrypted
-	return p.Partition, ok && n.fresh(known.last.asked, known.last.version)
+	p, ok := known.partitions.Get(name)
+	p.DedupWindow, p.Encrypted = known.latest.dedupWindow, known.latest.encrypted
+	return p.Partition, ok && n.fresh(known.latest.asked, known.latest.version)
 }
 
 // learn remembers resolved partitions, all read when the configuration version was version.
@@ -191,13 +154,13 @@ func (n *names) learn(version int64, ps []store.Partition) {
 		if known.queue == nil {
 			known.asked = time.Time{} // it exists after all
 		}
-		if known.last.QueueID != p.QueueID {
+		if known.latest.id != p.QueueID {
 			// Another queue of the same name: nothing of the one before holds.
-			n.partitions -= known.partitions.len()
-			known.partitions = lanes{}
+			n.partitions -= known.partitions.Len()
+			known.partitions = small.Map[string, knownPartition]{}
 		}
-		known.last = knownPartition{p, now, version}
-		if known.partitions.put(known.last) {
+		known.latest = queueFacts{p.QueueID, p.DedupWindow, p.Encrypted, now, version}
+		if known.partitions.Put(p.Name, knownPartition{p, now, version}) {
 			n.partitions++
 		}
 	}
@@ -209,7 +172,7 @@ func (n *names) forget(tenant uuid.UUID, queue string) {
 	defer n.mu.Unlock()
 	k := queueKey{tenant, queue}
 	if known := n.queues[k]; known != nil {
-		n.partitions -= known.partitions.len() + 1
+		n.partitions -= known.partitions.Len() + 1
 		delete(n.queues, k)
 	}
 }

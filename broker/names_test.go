@@ -17,10 +17,10 @@ func TestAChangeOfConfigurationCostsPushesOneLookUpPerQueue(t *testing.T) {
 	}
 	age := func() { // as if refreshAge had passed
 		known := n.queues[queueKey{tenant, "q"}]
-		known.last.asked = known.last.asked.Add(-refreshAge)
-		for i := range known.partitions.few {
-			p := &known.partitions.few[i]
+		known.latest.asked = known.latest.asked.Add(-refreshAge)
+		for name, p := range known.partitions.All() {
 			p.asked = p.asked.Add(-refreshAge)
+			known.partitions.Put(name, p)
 		}
 	}
 	n.learn(0, []store.Partition{at(1, 7, "a", time.Hour), at(2, 7, "b", time.Hour)})

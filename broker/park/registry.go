@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/internal/small"
 )
 
 // Key names a ring.
@@ -26,7 +28,7 @@ type board struct {
 	key      boardKey
 
 	mu        sync.Mutex // guards all below and everything inside the rings
-	rings     map[string]*Ring
+	rings     small.Map[string, *Ring]
 	watched   map[int64]map[*Watch]struct{} // by partition; 0: any of the queue
 	names     uint64                        // grows whenever a partition appears
 	strangers bool                          // a partition nobody knew was marked while somebody waits for one that does not exist yet
@@ -61,10 +63,10 @@ func (reg *Registry) Join(k Key, pin Pin) *Ticket {
 			b.mu.Unlock()
 			continue
 		}
-		r := b.rings[k.Group]
+		r := b.rings.At(k.Group)
 		if r == nil {
 			r = newRing(b, k.Group)
-			b.rings[k.Group] = r
+			b.rings.Put(k.Group, r)
 		}
 		r.tickets++
 		r.used = time.Now()
@@ -84,7 +86,7 @@ func (reg *Registry) board(k boardKey) *board {
 	defer reg.mu.Unlock()
 	b := reg.boards[k]
 	if b == nil {
-		b = &board{registry: reg, key: k, rings: map[string]*Ring{}}
+		b = &board{registry: reg, key: k}
 		reg.boards[k] = b
 	}
 	return b
@@ -100,7 +102,7 @@ func (reg *Registry) find(k boardKey) *board {
 // that is not known.
 func (reg *Registry) Mark(tenant uuid.UUID, queue string, partition, last, count int64) {
 	reg.told(boardKey{tenant, queue}, func(b *board) {
-		for _, r := range b.rings {
+		for _, r := range b.rings.All() {
 			r.markLocked(queue, partition, last, count)
 		}
 		b.wakeWatchesLocked(partition)
@@ -125,7 +127,7 @@ func (reg *Registry) Release(k Key, partition, committed, last int64) {
 // Extend tells a ring that our lease on a partition now ends at until (local clock).
 func (reg *Registry) Extend(k Key, partition int64, until time.Time) {
 	reg.withRings(k, func(r *Ring) {
-		if e := r.entries[partition]; e != nil && e.state == leased && until.After(e.alarm.at) {
+		if e := r.entries.At(partition); e != nil && e.state == leased && until.After(e.alarm.at) {
 			r.untilLocked(e, leased, until)
 		}
 	})
@@ -134,7 +136,7 @@ func (reg *Registry) Extend(k Key, partition int64, until time.Time) {
 // withRings calls f for the group's ring of the queue and for those of the scopes that the queue belongs to.
 func (reg *Registry) withRings(k Key, f func(*Ring)) {
 	reg.told(boardKey{k.Tenant, k.Queue}, func(b *board) {
-		if r := b.rings[k.Group]; r != nil {
+		if r := b.rings.At(k.Group); r != nil {
 			f(r)
 		}
 	})
@@ -147,7 +149,7 @@ func (reg *Registry) withRing(k Key, f func(*Ring)) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if r := b.rings[k.Group]; r != nil {
+	if r := b.rings.At(k.Group); r != nil {
 		f(r)
 	}
 }
@@ -161,7 +163,7 @@ func (reg *Registry) Named(tenant uuid.UUID, queue, partition string, id int64) 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.names++
-	for _, r := range b.rings {
+	for _, r := range b.rings.All() {
 		for _, t := range append([]*Ticket(nil), r.unnamed[partition]...) {
 			// Its handler looks the partition up once more and waits again, now for the id.
 			t.wakeLocked(Ready)
@@ -186,7 +188,7 @@ func (reg *Registry) Strangers() []Unnamed {
 		}
 		b.strangers = false
 		u := Unnamed{Tenant: b.key.tenant, Queue: b.key.queue}
-		for _, r := range b.rings {
+		for _, r := range b.rings.All() {
 			for name := range r.unnamed {
 				u.Partitions = append(u.Partitions, name)
 			}
@@ -219,7 +221,7 @@ func (reg *Registry) Suspects(limit int) []Suspect {
 	seen := map[int64]bool{}
 	now := time.Now()
 	reg.each(func(b *board) {
-		for _, r := range b.rings {
+		for _, r := range b.rings.All() {
 			if r.tickets == 0 && now.Sub(r.used) > activeFor {
 				continue
 			}
@@ -245,7 +247,7 @@ func (reg *Registry) Suspects(limit int) []Suspect {
 // Probed answers a Suspect: p is what the database says of it, nil when nothing is pending there.
 func (reg *Registry) Probed(s Suspect, p *Pending) {
 	reg.withRing(s.Key, func(r *Ring) {
-		e := r.entries[s.Partition]
+		e := r.entries.At(s.Partition)
 		if e == nil || e.state != leased {
 			return
 		}
@@ -268,7 +270,7 @@ func (reg *Registry) Probed(s Suspect, p *Pending) {
 // for messages to come.
 func (reg *Registry) Forget(tenant uuid.UUID, queue string) {
 	reg.told(boardKey{tenant, queue}, func(b *board) {
-		for _, r := range b.rings {
+		for _, r := range b.rings.All() {
 			r.staleLocked()
 		}
 		b.wakeWatchesLocked(0)
@@ -282,7 +284,7 @@ func (reg *Registry) ResetGroup(k Key) { reg.withRings(k, (*Ring).staleLocked) }
 // Reset is ResetGroup for every ring: after a time in which changes may have been missed.
 func (reg *Registry) Reset() {
 	reg.each(func(b *board) {
-		for _, r := range b.rings {
+		for _, r := range b.rings.All() {
 			r.staleLocked()
 		}
 		b.wakeWatchesLocked(0)
@@ -292,13 +294,13 @@ func (reg *Registry) Reset() {
 // Sweep drops rings that nobody has used since before, and partitions that have been idle as long.
 func (reg *Registry) Sweep(before time.Time) {
 	reg.each(func(b *board) {
-		for group, r := range b.rings {
+		for group, r := range b.rings.All() {
 			if r.tickets == 0 && r.used.Before(before) {
 				r.resetLocked()
-				delete(b.rings, group)
+				b.rings.Delete(group)
 				continue
 			}
-			for _, e := range r.entries {
+			for _, e := range r.entries.All() {
 				if e.state == idle && e.touched.Before(before) {
 					r.dropLocked(e)
 				}
@@ -309,7 +311,7 @@ func (reg *Registry) Sweep(before time.Time) {
 	defer reg.mu.Unlock()
 	for k, b := range reg.boards {
 		b.mu.Lock()
-		if len(b.rings) == 0 && len(b.watched) == 0 {
+		if b.rings.Len() == 0 && len(b.watched) == 0 {
 			b.dead = true
 			delete(reg.boards, k)
 		}
@@ -321,7 +323,7 @@ func (reg *Registry) Sweep(before time.Time) {
 func (reg *Registry) Drain() {
 	reg.draining.Store(true)
 	reg.each(func(b *board) {
-		for _, r := range b.rings {
+		for _, r := range b.rings.All() {
 			for _, t := range r.parkedLocked() {
 				t.wakeLocked(Drained)
 			}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/queengate/queengate/internal/small"
 )
 
 type state uint8
@@ -63,7 +65,7 @@ type Ring struct {
 	delay   atomic.Int64 // delayedProcessing of the queue, for the probe
 
 	// All below is guarded by board.mu.
-	entries map[int64]*entry
+	entries small.Map[int64, *entry]
 	fifo    list[*entry]
 	leased  list[*entry]
 	waiters list[*Ticket]            // wait for any partition
@@ -76,18 +78,18 @@ type Ring struct {
 }
 
 func newRing(b *board, group string) *Ring {
-	return &Ring{board: b, group: group, entries: map[int64]*entry{}}
+	return &Ring{board: b, group: group}
 }
 
 // entryLocked returns the entry of a partition, making it when it is new.
 func (r *Ring) entryLocked(queue string, partition int64) (e *entry, isNew bool) {
-	if e := r.entries[partition]; e != nil {
+	if e := r.entries.At(partition); e != nil {
 		return e, false
 	}
 	e = &entry{ring: r, queue: queue, partition: partition, last: -1, base: unknown}
 	e.alarm = alarm{index: -1, owner: e}
 	e.link.value = e
-	r.entries[partition] = e
+	r.entries.Put(partition, e)
 	return e, true
 }
 
@@ -219,12 +221,12 @@ func (e *entry) due(now time.Time) {
 func (r *Ring) dropLocked(e *entry) {
 	e.enterLocked(idle)
 	e.dead = true
-	delete(r.entries, e.partition)
+	r.entries.Delete(e.partition)
 }
 
 // resetLocked forgets all partitions; waiters stay.
 func (r *Ring) resetLocked() {
-	for _, e := range r.entries {
+	for _, e := range r.entries.All() {
 		r.dropLocked(e)
 	}
 	r.epoch.Store(0)

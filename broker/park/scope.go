@@ -92,8 +92,8 @@ func (reg *Registry) Rings(tenant uuid.UUID, name string) map[string]*Ring {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	rings := make(map[string]*Ring, len(b.rings))
-	for group, r := range b.rings {
+	rings := make(map[string]*Ring, b.rings.Len())
+	for group, r := range b.rings.All() {
 		rings[group] = r
 	}
 	return rings

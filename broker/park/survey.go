@@ -6,7 +6,7 @@ import "github.com/google/uuid"
 func (reg *Registry) Parked(each func(tenant uuid.UUID, queue string, polls int)) {
 	reg.each(func(b *board) {
 		polls := 0
-		for _, r := range b.rings {
+		for _, r := range b.rings.All() {
 			polls += r.waiters.len + r.holders.len
 			for _, l := range r.pinned {
 				polls += l.len
@@ -24,7 +24,7 @@ func (reg *Registry) Parked(each func(tenant uuid.UUID, queue string, polls int)
 // WakeResting ends every Rest with Ready: what they rested for is over.
 func (reg *Registry) WakeResting() {
 	reg.each(func(b *board) {
-		for _, r := range b.rings {
+		for _, r := range b.rings.All() {
 			for n := r.holders.front; n != nil; {
 				t := n.value
 				n = n.next // waking takes it out of the list

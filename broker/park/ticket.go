@@ -82,7 +82,7 @@ func (t *Ticket) Take(width int) []int64 {
 	r.used = time.Now()
 	t.pruneLocked()
 	if t.pin != (Pin{}) {
-		if e := r.entries[t.pin.ID]; e != nil && e.state == ready {
+		if e := r.entries.At(t.pin.ID); e != nil && e.state == ready {
 			t.takeLocked(e)
 		}
 	} else {
@@ -398,7 +398,7 @@ func (t *Ticket) readyLocked() bool {
 	if t.pin.ID == 0 {
 		return t.names != t.ring.board.names
 	}
-	e := t.ring.entries[t.pin.ID]
+	e := t.ring.entries.At(t.pin.ID)
 	return e != nil && e.state == ready
 }
 
