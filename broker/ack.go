@@ -12,9 +12,6 @@ import (
 	"github.com/queengate/queengate/wire"
 )
 
-// ackFailed is the text of an item whose statement failed while others of the request were decided.
-const ackFailed = "ack flush failed; lease will expire and redeliver"
-
 // ack serves both ack routes: 200 with one result per item in request order, whatever became of them. Only when no
 // item at all could be decided does the request fail as a whole.
 func (b *Broker) ack(x *exchange) error {
@@ -30,11 +27,12 @@ func (b *Broker) ack(x *exchange) error {
 	for i := range calls {
 		c := &calls[i]
 		if err := cmp.Or(c.err, c.out.Err); err != nil {
-			if e := wire.AsError(err); refusal == nil || e.Outcome == wire.OutcomeUnknown {
+			e := wire.AsError(err)
+			if refusal == nil || e.Outcome == wire.OutcomeUnknown {
 				refusal = e
 			}
 			for _, at := range places[i] {
-				results[at].Error = ackFailed
+				results[at].Error, results[at].Outcome = store.AckUndecided, cmp.Or(e.Outcome, wire.OutcomeNone)
 			}
 			continue
 		}
@@ -43,6 +41,9 @@ func (b *Broker) ack(x *exchange) error {
 			v := c.out.Items[k]
 			r := &results[at]
 			r.Success, r.Error, r.DLQ, r.Noop = v.Success, v.Error, v.DLQ, v.Noop
+			if v.Error == store.AckUndecided {
+				r.Outcome = wire.OutcomeNone
+			}
 			r.LeaseReleased = c.out.LeaseReleased
 			if k == 0 {
 				r.Conflated = c.out.Conflated

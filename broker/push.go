@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -378,7 +379,7 @@ func (p *pushBatch) results() ([]wire.PushResult, *wire.Error) {
 			if refusal == nil || e.Outcome == wire.OutcomeUnknown {
 				refusal = e
 			}
-			r.Status, r.Offset, r.Error = wire.Failed, -1, e.Text()
+			r.Status, r.Offset, r.Error, r.Outcome = wire.Failed, -1, e.Text(), cmp.Or(e.Outcome, wire.OutcomeNone)
 			r.MessageID = uuid.Nil
 		default:
 			stored = true

@@ -205,6 +205,7 @@ type acked struct {
 	LeaseReleased bool    `json:"leaseReleased"`
 	DLQ           bool    `json:"dlq"`
 	Noop          bool    `json:"noop"`
+	Outcome       string  `json:"outcome"`
 }
 
 func (w *world) push(body string, headers ...string) []pushed {

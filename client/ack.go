@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/queengate/queengate/wire"
 )
 
 // Status is what a reader reports about a message.
@@ -34,6 +36,9 @@ type AckResult struct {
 	LeaseReleased bool   `json:"leaseReleased"` // the call ended the lease of the message's partition
 	DLQ           bool   `json:"dlq"`           // the message is a dead letter now
 	Noop          bool   `json:"noop"`          // the cursor had passed it before
+
+	// Outcome is set when the item could not be decided: unknown when it may have been carried out all the same.
+	Outcome wire.Outcome `json:"outcome"`
 }
 
 // AckError says that some settlements were not carried out. errors.Is finds [ErrLeaseLost] in it.

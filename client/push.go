@@ -58,8 +58,9 @@ type PushResult struct {
 	TransactionID string       `json:"transaction_id"`
 	Queue         string       `json:"queueName"`
 	Status        wire.Verdict `json:"status"`
-	Offset        int64        `json:"offset"` // in the partition; -1 when it is not known yet (buffered) or there is none
-	Error         string       `json:"error"`  // of a failed one
+	Offset        int64        `json:"offset"`  // in the partition; -1 when it is not known yet (buffered) or there is none
+	Error         string       `json:"error"`   // of a failed one
+	Outcome       wire.Outcome `json:"outcome"` // of a failed one: unknown when it may have been stored all the same
 }
 
 // Stored reports that the message is in safe hands: stored now (queued) or before (duplicate), or accepted on the disk

@@ -29,12 +29,13 @@ type AckRequest struct {
 type AckResult struct {
 	Index         int
 	TransactionID string
-	Success       bool   // the instruction was carried out
-	Error         string // "" is rendered as null
-	LeaseReleased bool   // this call ended the lease of the item's partition
-	DLQ           bool   // this very message went to the dead letters
-	Noop          bool   // the cursor had passed it already
-	Conflated     int64  // positions that a conflating ack skipped: on the first item of its group, 0 is not rendered
+	Success       bool    // the instruction was carried out
+	Error         string  // "" is rendered as null
+	LeaseReleased bool    // this call ended the lease of the item's partition
+	DLQ           bool    // this very message went to the dead letters
+	Noop          bool    // the cursor had passed it already
+	Outcome       Outcome // of an item whose statement failed: unknown when it may have been carried out all the same; "" is not rendered
+	Conflated     int64   // positions that a conflating ack skipped: on the first item of its group, 0 is not rendered
 }
 
 // ExtendResult answers a lease extension. ExpiresAt is the earliest new expiry, "" is rendered as null.

@@ -113,9 +113,17 @@ func AppendPushResults(dst []byte, rs []PushResult) []byte {
 			dst = append(dst, `,"error":`...)
 			dst = AppendString(dst, r.Error)
 		}
-		dst = append(dst, '}')
+		dst = append(appendOutcome(dst, r.Outcome), '}')
 	}
 	return append(dst, ']')
+}
+
+// appendOutcome appends what may have become of an item that failed.
+func appendOutcome(dst []byte, o Outcome) []byte {
+	if o == "" {
+		return dst
+	}
+	return AppendString(append(dst, `,"outcome":`...), string(o))
 }
 
 // AppendPopAnswer appends the body of a non-empty pop.
@@ -238,7 +246,7 @@ func AppendAckResults(dst []byte, rs []AckResult) []byte {
 			dst = append(dst, `,"conflated":`...)
 			dst = strconv.AppendInt(dst, r.Conflated, 10)
 		}
-		dst = append(dst, '}')
+		dst = append(appendOutcome(dst, r.Outcome), '}')
 	}
 	return append(dst, ']')
 }

@@ -46,10 +46,10 @@ func TestGolden(t *testing.T) {
 	lease := "0198f000-0000-7000-8000-0000000000aa"
 	files := map[string][]byte{
 		"push_results.json": AppendPushResults(nil, []PushResult{
-			{0, id, "ord-1", "orders", Queued, 41, ""},
-			{1, id, "ord-1", "orders", Duplicate, 41, ""},
-			{2, uuid.Nil, "ord-2", "orders", Failed, -1, "the database is away"},
-			{3, id, "ord-3", "orders", Buffered, -1, ""},
+			{0, id, "ord-1", "orders", Queued, 41, "", ""},
+			{1, id, "ord-1", "orders", Duplicate, 41, "", ""},
+			{2, uuid.Nil, "ord-2", "orders", Failed, -1, "the database is away", OutcomeUnknown},
+			{3, id, "ord-3", "orders", Buffered, -1, "", ""},
 		}),
 		"push_empty.json": AppendPushResults(nil, nil),
 		"pop_leased.json": AppendPopAnswer(nil, &PopAnswer{Queue: "orders", Partition: "c-17", PartitionID: id, LeaseID: lease, LeaseExpiresAt: at.Add(time.Minute), Group: "billing", PartitionsClaimed: 1, Messages: []Message{
@@ -62,7 +62,12 @@ func TestGolden(t *testing.T) {
 		"pop_conflated.json":       AppendPopAnswer(nil, &PopAnswer{Partition: "c-17", PartitionID: id, LeaseID: lease, LeaseExpiresAt: at, Group: "g", PartitionsClaimed: 1, Conflation: true, Conflict: true, Autopilot: &Autopilot{4, 100, 50 * time.Millisecond}, Messages: []Message{}}),
 		"pop_conflated_empty.json": AppendEmptyPop(nil, "g", false, true),
 		"ack_results.json": AppendAckResults(nil, []AckResult{
-			{0, "a", true, "", true, false, false, 0}, {1, "b", false, "invalid or expired lease (invalid_lease)", false, false, false, 0}, {2, "c", true, "", false, true, false, 0}, {3, "d", true, "", false, false, true, 0}, {4, "e", true, "", true, false, false, 7},
+			{Index: 0, TransactionID: "a", Success: true, LeaseReleased: true},
+			{Index: 1, TransactionID: "b", Error: "invalid or expired lease (invalid_lease)"},
+			{Index: 2, TransactionID: "c", Success: true, DLQ: true},
+			{Index: 3, TransactionID: "d", Success: true, Noop: true},
+			{Index: 4, TransactionID: "e", Success: true, LeaseReleased: true, Conflated: 7},
+			{Index: 5, TransactionID: "f", Error: "ack flush failed; lease will expire and redeliver", Outcome: OutcomeUnknown},
 		}),
 		"extend_renewed.json": AppendExtendResult(nil, ExtendResult{lease, 2, FormatMillis(at)}),
 		"extend_lost.json":    AppendExtendResult(nil, ExtendResult{lease, 0, ""}),

@@ -21,7 +21,7 @@ const (
 	Queued    Verdict = "queued"    // durable
 	Duplicate Verdict = "duplicate" // seen within the dedup window; the ids are the original's
 	Buffered  Verdict = "buffered"  // on this broker's disk spool, replayed when the database is back
-	Failed    Verdict = "failed"    // neither; the sender may repeat it
+	Failed    Verdict = "failed"    // not, or not surely: see PushResult.Outcome; the sender may repeat it
 )
 
 // PushResult is the verdict on one item, in request order.
@@ -31,6 +31,7 @@ type PushResult struct {
 	TransactionID string
 	Queue         string
 	Status        Verdict
-	Offset        int64  // -1 when there is none (buffered, failed)
-	Error         string // only for Failed
+	Offset        int64   // -1 when there is none (buffered, failed)
+	Error         string  // only for Failed
+	Outcome       Outcome // only for Failed: unknown when it may have been stored all the same
 }

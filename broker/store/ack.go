@@ -76,8 +76,8 @@ const actFiled = 3
 // with a second call, which decides afresh; a group that must search far more of the sidecar than its batch runs alone.
 //
 // A nil error means that every verdict stands. A group that failed after others of its bundle were committed has
-// AckUndecided in its items, and if it may have been decided all the same, says so in Err. An error is about the whole bundle, and its Outcome says none or unknown; repeating an
-// ack is harmless. ctx bounds waits for a connection only. It may wait for row locks of other acks of the same groups.
+// AckUndecided in its items, and if it may have been decided all the same, says so in Err. An error is about the whole
+// bundle, and its Outcome says none or unknown; repeating an ack is harmless. ctx bounds waits for a connection only. It may wait for row locks of other acks of the same groups.
 func (s *Store) AckBundle(ctx context.Context, groups []AckGroup) ([]AckVerdict, error) {
 	b := newAckBundle(groups)
 	if err := s.foresee(ctx, b); err != nil {

@@ -11,10 +11,10 @@ import (
 func (j *judge) pushed(o *operation, e *hist.Event, a *hist.PushArgs, v *hist.PushAnswer) {
 	for i := range a.Items {
 		in := &a.Items[i]
-		it := item{label: hist.ItemOutcome(e.Kind, ""), offset: -1}
+		it := item{label: hist.ItemOutcome(e.Kind, "", ""), offset: -1}
 		if e.Kind == hist.OK {
 			r := &(*v)[i]
-			it.label, it.message = hist.ItemOutcome(e.Kind, r.Status), j.hashString(r.MessageID)
+			it.label, it.message = hist.ItemOutcome(e.Kind, r.Status, r.Outcome), j.hashString(r.MessageID)
 			if r.Offset != nil {
 				it.offset = *r.Offset
 			}

@@ -80,6 +80,7 @@ func supersededBy(g *grant) *grant {
 // verdict is what became of one item of an ack or of a transaction.
 type verdict struct {
 	success, noop, dlq bool
+	unsure             bool // the broker does not know
 }
 
 // bundle is what one call says about one partition under one lease. The broker judges it together.
@@ -103,7 +104,7 @@ func (j *judge) acked(o *operation, e *hist.Event, a *hist.AckArgs, v *hist.AckA
 		var r verdict
 		if e.Kind == hist.OK {
 			x := &(*v)[i]
-			r = verdict{x.Success, x.Noop, x.DLQ}
+			r = verdict{x.Success, x.Noop, x.DLQ, hist.AckOutcome(e.Kind, x) == hist.Info}
 		}
 		bundles = j.collect(o, e, bundles, &a.Items[i], a.Group, i, r)
 	}
@@ -119,7 +120,7 @@ func (j *judge) collect(o *operation, e *hist.Event, bundles []*bundle, it *hist
 			g := j.grant(c, it.LeaseID)
 			j.bad(L2, []int64{g.op, supersededBy(g).op, e.Op}, "%s: an ack of offset %d succeeds under the lease %s, which was superseded before it was sent",
 				c.name(), it.Offset, it.LeaseID)
-		} else if e.Kind != hist.Info && !r.success {
+		} else if e.Kind != hist.Info && !r.success && !r.unsure {
 			j.counts.Fenced++
 		}
 	}
@@ -139,22 +140,31 @@ func (j *judge) collect(o *operation, e *hist.Event, bundles []*bundle, it *hist
 // settle draws the consequences of what an ack or a transaction said, once it is back.
 func (j *judge) settle(o *operation, e *hist.Event, bundles []*bundle) {
 	for _, b := range bundles {
+		kind := b.outcome(e.Kind)
 		if at, ok := b.cursor.under[e.Op]; ok {
 			delete(b.cursor.under, e.Op)
-			if e.Kind == hist.Info {
+			if kind == hist.Info {
 				b.cursor.settled = max(b.cursor.settled, at)
 			}
 		}
 		if e.F == hist.Ack && e.Kind != hist.Fail {
 			b.cursor.acks++
 		}
-		switch e.Kind {
+		switch kind {
 		case hist.OK:
 			j.effect(o, e, b)
 		case hist.Info:
 			j.perhaps(o, e, b)
 		}
 	}
+}
+
+// outcome is that of the bundle in an operation that ended in op: the broker decides a bundle as one.
+func (b *bundle) outcome(op hist.Kind) hist.Kind {
+	if slices.ContainsFunc(b.items, func(it bundled) bool { return it.unsure }) {
+		return hist.Info
+	}
+	return op
 }
 
 // lowest returns the lowest negative signal of a bundle and the strongest one at that offset; found is false when it

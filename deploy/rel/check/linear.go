@@ -40,7 +40,7 @@ func (c *cursor) note(o *operation, e *hist.Event, b *bundle, surely, possibly i
 	_, negative := b.lowest(true)
 	x := cursorEvent{
 		kind: acknowledged, grant: b.grant, inv: o.inv, ret: int64(e.T), op: e.Op, to: surely, end: possibly,
-		released: released, acted: e.Kind == hist.OK, negative: negative, bundle: e.F == hist.Transaction,
+		released: released, acted: b.outcome(e.Kind) == hist.OK, negative: negative, bundle: e.F == hist.Transaction,
 	}
 	if b.grant != nil {
 		x.lease = b.grant.lease

@@ -128,7 +128,7 @@ func served(o *operation, e *hist.Event) string {
 	switch v := e.V.(type) {
 	case *hist.PushAnswer:
 		for i := range *v {
-			if s := hist.ItemOutcome(e.Kind, (*v)[i].Status); s == hist.ItemQueued || s == hist.ItemDuplicate {
+			if s := hist.ItemOutcome(e.Kind, (*v)[i].Status, (*v)[i].Outcome); s == hist.ItemQueued || s == hist.ItemDuplicate {
 				return fmt.Sprintf("item %d of a push was answered %s", i, (*v)[i].Status)
 			}
 		}

@@ -77,7 +77,7 @@ func (j *judge) transacted(o *operation, e *hist.Event, a *hist.TransactionArgs,
 		x := &a.Acks[i]
 		r := verdict{success: e.Kind == hist.OK}
 		if e.Kind == hist.OK && i < len(ofAcks) {
-			r = verdict{ofAcks[i].Success, ofAcks[i].Noop, ofAcks[i].DLQ}
+			r = verdict{success: ofAcks[i].Success, noop: ofAcks[i].Noop, dlq: ofAcks[i].DLQ}
 		}
 		bundles = j.collect(o, e, bundles, &x.AckItem, x.Group, i, r)
 		if signalOf(x.Status) == completed && !r.noop {

@@ -196,14 +196,34 @@ func TestOutcomes(t *testing.T) {
 		"queued": ItemQueued, "duplicate": ItemDuplicate, "buffered": ItemBuffered, "failed": ItemFailed, "error": ItemFailed,
 		"whatever": ItemUnknown,
 	} {
-		if got := ItemOutcome(OK, status); got != want {
+		if got := ItemOutcome(OK, status, ""); got != want {
 			t.Errorf("%s: %d, want %d", status, got, want)
 		}
-		if got := ItemOutcome(Info, status); got != ItemUnknown {
+		if got := ItemOutcome(Info, status, ""); got != ItemUnknown {
 			t.Errorf("%s of an unknown operation: %d", status, got)
 		}
-		if got := ItemOutcome(Fail, status); got != ItemFailed {
+		if got := ItemOutcome(Fail, status, ""); got != ItemFailed {
 			t.Errorf("%s of a failed operation: %d", status, got)
+		}
+	}
+	for outcome, want := range map[string]Item{"": ItemFailed, "none": ItemFailed, "unknown": ItemUnknown} {
+		if got := ItemOutcome(OK, "failed", outcome); got != want {
+			t.Errorf("failed with outcome %q: %d, want %d", outcome, got, want)
+		}
+	}
+	for name, c := range map[string]struct {
+		op   Kind
+		r    AckResult
+		want Kind
+	}{
+		"done":                            {OK, AckResult{Success: true}, OK},
+		"refused":                         {OK, AckResult{Error: "invalid_lease"}, OK},
+		"undecided, and surely not done":  {OK, AckResult{Outcome: "none"}, OK},
+		"undecided, and nobody knows":     {OK, AckResult{Outcome: "unknown"}, Info},
+		"of an operation that never came": {Info, AckResult{}, Info},
+	} {
+		if got := AckOutcome(c.op, &c.r); got != c.want {
+			t.Errorf("an ack that is %s: %s, want %s", name, got, c.want)
 		}
 	}
 }

@@ -54,8 +54,17 @@ const (
 	ItemFailed         // never to be seen: D2
 )
 
-// ItemOutcome labels one item of a push that was answered. op is the outcome of the whole operation.
-func ItemOutcome(op Kind, status string) Item {
+// AckOutcome labels one item of an ack that was answered: Info when the broker does not know what became of it.
+func AckOutcome(op Kind, r *AckResult) Kind {
+	if op == OK && !r.Success && r.Outcome == "unknown" {
+		return Info
+	}
+	return op
+}
+
+// ItemOutcome labels one item of a push that was answered. op is the outcome of the whole operation, outcome the word of
+// a failed item, "" when it says nothing.
+func ItemOutcome(op Kind, status, outcome string) Item {
 	switch op {
 	case Fail:
 		return ItemFailed
@@ -68,7 +77,9 @@ func ItemOutcome(op Kind, status string) Item {
 		case "buffered":
 			return ItemBuffered
 		case "failed", "error":
-			return ItemFailed
+			if outcome != "unknown" {
+				return ItemFailed
+			}
 		}
 	}
 	return ItemUnknown

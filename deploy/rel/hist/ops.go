@@ -27,6 +27,7 @@ type PushResult struct {
 	Status        string `json:"status"` // queued, duplicate, buffered, failed, error: see ItemOutcome
 	Offset        *int64 `json:"offset,omitempty"`
 	Error         string `json:"error,omitzero"`
+	Outcome       string `json:"outcome,omitzero"` // of a failed one
 }
 
 // PushAnswer is the bare array of results, in the order of the items.
@@ -94,6 +95,7 @@ type AckResult struct {
 	LeaseReleased bool   `json:"leaseReleased,omitzero"`
 	DLQ           bool   `json:"dlq,omitzero"`
 	Noop          bool   `json:"noop,omitzero"`
+	Outcome       string `json:"outcome,omitzero"` // of one that could not be decided
 }
 
 // AckAnswer is the bare array of results, in the order of the items.
