@@ -544,13 +544,7 @@ var badHistories = []bad{
 		s.end()
 	}, "through its spool"},
 	{"a client waits too long behind a fault", V1, plain, func(s *story) {
-		f := hist.Fault{Name: "N1", Action: "kill-9", Target: "br1", Effect: "gone"}
-		s.fault(1, hist.FaultBegins, f)
-		s.fault(1, hist.FaultObserved, f)
-		s.fault(1, hist.FaultEnds, f)
-		o := s.begin(hist.Push, messages("q", 1))
-		s.now += 4 * second
-		o.ok(&hist.PushAnswer{result("queued", s.store(message("q", 1)))})
+		tooLate(s)
 		s.end()
 	}, "was served 4"},
 	{"a pop on another broker is not woken", V1, []hist.Queue{queue("W11")}, func(s *story) {
@@ -617,4 +611,15 @@ func TestABadHistoryTurnsItsRuleRedAndNoOther(t *testing.T) {
 			t.Errorf("no bad history turns %s red", r)
 		}
 	}
+}
+
+// tooLate tells of a client that was served four seconds after a broker was back.
+func tooLate(s *story) {
+	f := hist.Fault{Name: "N1", Action: "kill-9", Target: "br1", Effect: "gone"}
+	s.fault(1, hist.FaultBegins, f)
+	s.fault(1, hist.FaultObserved, f)
+	s.fault(1, hist.FaultEnds, f)
+	o := s.begin(hist.Push, messages("q", 1))
+	s.now += 4 * second
+	o.ok(&hist.PushAnswer{result("queued", s.store(message("q", 1)))})
 }

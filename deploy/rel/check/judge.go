@@ -51,6 +51,7 @@ type judge struct {
 	txns   []*transaction
 	dead   letters
 	noise  []string // reasons for UNKNOWN that belong to no rule
+	busy   bool     // the machine was: times prove nothing
 	anew   bool     // a queue was deleted: offsets began anew, see excuse
 }
 
@@ -269,11 +270,16 @@ func (j *judge) note(e *hist.Event) {
 			j.bad(SQL, nil, "%s: %s", n.Name, n.Detail)
 		}
 	case *hist.NoiseNote:
-		if n.TimerP99Ms > 100 {
+		j.busy = n.TimerP99Ms > busyMs
+		if n.TimerP99Ms > noisyMs {
 			j.noise = append(j.noise, fmt.Sprintf("the machine is too noisy: a timer of 1 ms is late by %.0f ms at p99", n.TimerP99Ms))
 		}
 	}
 }
+
+// How late a timer of 1 ms is at p99 on a machine that is too busy to be timed, and on one of which nothing is to be
+// learned. A quiet one is late by 1 to 3 ms.
+const busyMs, noisyMs = 25, 100
 
 // bad notes a violation. The operations are those that show it, the one to look at first in front.
 func (j *judge) bad(r Rule, ops []int64, format string, args ...any) {

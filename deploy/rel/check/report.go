@@ -155,6 +155,9 @@ func (j *judge) excuse(r Rule) string {
 			return "a queue was deleted during the run: offsets began anew"
 		}
 	}
+	if j.busy && (r == V1 || r == V2) {
+		return "the machine was too busy for times to mean anything"
+	}
 	if j.faults.lossy {
 		switch r {
 		case O2, O4, O6, D1, D4, X2, L1, L2, A1, A2, A3, A4, A5, A6, T1, T2, Q7, R1, R2:

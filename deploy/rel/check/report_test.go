@@ -50,6 +50,11 @@ func TestWhatProvesNothingIsUnknown(t *testing.T) {
 			good(s)
 			s.end()
 		}, nil, "too noisy"},
+		"a client that waits too long on a busy machine": {func(s *story) {
+			s.put(hist.Event{Kind: hist.Noted, F: hist.Noise, A: &hist.NoiseNote{TimerP99Ms: 40}})
+			tooLate(s)
+			s.end()
+		}, nil, "too busy"},
 		"commits that a failover lost": {func(s *story) {
 			f := hist.Fault{Name: "N10", Action: "promote-async", Target: "pg", Lossy: true}
 			s.fault(1, hist.FaultBegins, f)

@@ -96,7 +96,8 @@ func (f *runFlags) listVar(to *[]string, name, usage string) {
 }
 
 // run runs one cell, or with -nightly all cells of a night, and prints what came of each. Exit code: 0 when all passed,
-// 1 when one failed, 3 when one could not be judged, 2 when there was nothing to run.
+// 1 when one failed, 3 when one could not be judged, 2 when there was nothing to run. The whole run is made once more if it
+// could not be judged, which is mostly a busy machine's doing; one that failed never is.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	f := newRunFlags(stderr)
 	if err := f.Parse(args); err != nil {
@@ -125,7 +126,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if f.nightly {
 		return night(ctx, b, f.cell.Seed, stdout, stderr)
 	}
-	return one(ctx, b, f.cell, stdout, stderr)
+	code := one(ctx, b, f.cell, stdout, stderr)
+	if code == exitUnknown && f.whole() && ctx.Err() == nil {
+		b.say("nothing was broken and nothing proved: once more")
+		code = one(ctx, b, f.cell, stdout, stderr)
+	}
+	return code
 }
 
 // whole reports that the smoke run is asked for, and not a part of it.
