@@ -120,7 +120,7 @@ func (b *Broker) queueInPath(ctx context.Context, x *exchange) (*store.Queue, []
 	if q == nil {
 		return nil, nil, wire.Errorf(wire.NotFound, "Queue not found")
 	}
-	parts, err := b.db.QueuePartitions(ctx, q.ID)
+	parts, err := b.db.QueuePartitions(ctx, q)
 	return q, parts, err
 }
 

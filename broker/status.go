@@ -124,7 +124,7 @@ func (b *Broker) statusQueue(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	activity, err := b.db.QueueActivity(ctx, q.ID)
+	activity, err := b.db.QueueActivity(ctx, q)
 	if err != nil {
 		return err
 	}

@@ -107,7 +107,7 @@ func (e *engine) compareStatistics() {
 	leases.Consumed = consumed
 
 	if e.m.exists {
-		parts, err := e.store.QueuePartitions(e.ctx, e.id)
+		parts, err := e.store.QueuePartitions(e.ctx, &Queue{ID: e.id})
 		e.must(err)
 		got := []string{}
 		for _, p := range parts {

@@ -158,7 +158,7 @@ type Depth struct {
 
 // QueueDepth returns what a group has to read in a queue, by name of the partition. One read, no lock.
 func (s *Store) QueueDepth(ctx context.Context, q *Queue, group string) (d Depth, err error) {
-	err = s.query(ctx, "queue depth", queueDepth, []any{q.Tenant, q.ID, q.Name, group}, func(rows pgx.Rows) error {
+	_, err = s.queryIn(ctx, q.Life, "queue depth", queueDepth, []any{q.Tenant, q.ID, q.Name, group}, func(rows pgx.Rows) error {
 		var name *string
 		var pending, leased *int64
 		if err := rows.Scan(&d.Conflation, &name, &pending, &leased); err != nil || name == nil {

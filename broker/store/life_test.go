@@ -100,6 +100,9 @@ func TestIdsOfAnotherLifeAreNotUsed(t *testing.T) {
 		"bytes by key":     second(w.store.Blobs(w.ctx, life+1, []SegmentKey{{l.id, 0}})),
 		"bytes by address": second(w.store.Segments(w.ctx, life+1, []SegmentAddress{{l.id, 0}})),
 		"a message":        second(w.store.Message(w.ctx, &BrowseLane{ID: l.id, Life: life + 1}, txn(0))),
+		"partitions":       second(w.store.QueuePartitions(w.ctx, &Queue{ID: w.id, Life: life + 1})),
+		"activity":         second(w.store.QueueActivity(w.ctx, &Queue{ID: w.id, Life: life + 1})),
+		"depth":            second(w.store.QueueDepth(w.ctx, &Queue{ID: w.id, Tenant: w.tenant, Name: w.queue, Life: life + 1}, "g")),
 		"letters":          second(w.store.MoveLetters(w.ctx, &Move{Tenant: w.tenant, Letters: []uuid.UUID{uuid.New()}, Partition: Partition{ID: l.id, Life: life + 1}})),
 	} {
 		if e := wire.AsError(err); err == nil || e.Code != wire.DatabaseUnavailable || e.Outcome != wire.OutcomeNone {

@@ -105,9 +105,9 @@ func (s *Store) Queues(ctx context.Context, tenant uuid.UUID, f ResourceFilter) 
 }
 
 // QueuePartitions returns the partitions of a queue in bytewise order of their names. One read, no lock.
-func (s *Store) QueuePartitions(ctx context.Context, queueID int64) ([]PartitionDetail, error) {
+func (s *Store) QueuePartitions(ctx context.Context, q *Queue) ([]PartitionDetail, error) {
 	var all []PartitionDetail
-	err := s.query(ctx, "list partitions", queuePartitions, []any{queueID}, func(rows pgx.Rows) error {
+	_, err := s.queryIn(ctx, q.Life, "list partitions", queuePartitions, []any{q.ID}, func(rows pgx.Rows) error {
 		var p PartitionDetail
 		err := p.scan(rows)
 		all = append(all, p)

@@ -244,7 +244,7 @@ func TestListing(t *testing.T) {
 		t.Errorf("an empty queue: got %+v", q)
 	}
 
-	parts, err := w.QueuePartitions(t.Context(), list[0].ID)
+	parts, err := w.QueuePartitions(t.Context(), &list[0].Queue)
 	if err != nil || len(parts) != 2 {
 		t.Fatalf("got %+v, %v", parts, err)
 	}

@@ -100,9 +100,9 @@ var partitionActivity = statement(`SELECT p.id, p.last_write_at, (SELECT coalesc
 FROM queen.log_partitions p WHERE p.queue_id = $1`)
 
 // QueueActivity returns what happened last on the partitions of a queue, by their id.
-func (s *Store) QueueActivity(ctx context.Context, queueID int64) (map[int64]PartitionActivity, error) {
+func (s *Store) QueueActivity(ctx context.Context, q *Queue) (map[int64]PartitionActivity, error) {
 	all := map[int64]PartitionActivity{}
-	err := s.query(ctx, "queue activity", partitionActivity, []any{queueID}, func(rows pgx.Rows) error {
+	_, err := s.queryIn(ctx, q.Life, "queue activity", partitionActivity, []any{q.ID}, func(rows pgx.Rows) error {
 		var id int64
 		var a PartitionActivity
 		var at *time.Time
