@@ -26,7 +26,7 @@ const again = 3
 // nightFloors are what a cell of the night must have seen of its workload.
 var nightFloors = map[string]hist.Floors{
 	"W1":  {Pushes: 2000, Reads: 2000, Transactions: 50},
-	"W2":  {Pushes: 1500, Acks: 1500, Redeliveries: 5, Fenced: 2},
+	"W2":  {Pushes: 1000, Acks: 1500, Redeliveries: 5, Fenced: 2},
 	"W5":  {Transactions: 200, Fenced: 2},
 	"W6":  {Pushes: 500, Duplicates: 100},
 	"W7":  {Acks: 200, DeadLetters: 20, Redeliveries: 20},
