@@ -10,8 +10,9 @@ import (
 	"github.com/queengate/queengate/broker/store"
 )
 
-// Rhythm of the loops. last_write_at of a partition moves at most once a second and is stamped before its commit, so
-// the narrow window covers the usual push and the wide one the slowest.
+// Rhythm of the loops. A partition that is written is logged at most once a second, stamped before the commit, so the
+// narrow window covers the usual push and the wide one the slowest. The log goes back further than feedGap
+// (queen.writes_keep).
 const (
 	feedEvery    = time.Second
 	feedNarrow   = 3 * time.Second

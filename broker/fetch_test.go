@@ -268,8 +268,10 @@ func TestSafeTimeIsSafe(t *testing.T) {
 	w := setup(t, nil)
 	w.many("q", "p", 1)
 	w.many("q", "quiet", 1)
-	if _, err := w.pool.Exec(t.Context(), "UPDATE queen.log_partitions SET last_write_at = last_write_at - interval '1 hour'"); err != nil {
-		t.Fatal(err)
+	for _, stamps := range []string{"log_partitions SET last_write_at = last_write_at", "log_writes SET written_at = written_at"} {
+		if _, err := w.pool.Exec(t.Context(), "UPDATE queen."+stamps+" - interval '1 hour'"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	since := w.changes(`{"entries":[]}`).SafeTime
 	tx, err := w.pool.Begin(t.Context())
@@ -277,7 +279,10 @@ func TestSafeTimeIsSafe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }() // closed unless the test failed
-	if _, err := tx.Exec(t.Context(), "UPDATE queen.log_partitions SET last_offset = 1, last_write_at = clock_timestamp() WHERE name = 'p'"); err != nil {
+	const push = `SELECT FROM queen.log_partitions p JOIN queen.queues q ON q.id = p.queue_id,
+		queen.push_bundle(true, ARRAY[p.id], ARRAY[1], ARRAY[1], ARRAY[-1], ARRAY[0], ARRAY[q.tenant_id], ARRAY['blob'::bytea], ARRAY['0123456789abcdef'::bytea])
+		WHERE p.name = 'p'`
+	if _, err := tx.Exec(t.Context(), push); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(since time.Time) (string, time.Time) {

@@ -1,6 +1,6 @@
 // Package janitor does the background upkeep of a cell: retention, the purge of the hash sidecar, partitions that nobody
-// comes to any more, and old history. What may be deleted, and why nobody waits meanwhile, stands in
-// docs/design/retention.md.
+// comes to any more, old history, and the log of writes behind the change feed. What may be deleted, and why nobody waits
+// meanwhile, stands in docs/design/retention.md.
 //
 // Every broker runs a janitor. A task is done by one of them at a time, under a claim in the database with a time and a
 // fence (store.TaskLease): whatever a task writes checks the claim in its own transaction, so a janitor that was
@@ -34,6 +34,7 @@ type Store interface {
 	ReclaimPartitions(ctx context.Context, l store.TaskLease, idle time.Duration, limit int) (deleted int64, err error)
 	SweepDropped(ctx context.Context) (removed int64, err error)
 	FoldRetentionHistory(ctx context.Context, l store.TaskLease, fold, keep time.Duration, limit int) (rows int64, err error)
+	PurgeWrites(ctx context.Context, l store.TaskLease, limit int) (rows int64, err error)
 }
 
 // Hooks are what a broker adds; each may be absent.
@@ -131,6 +132,8 @@ func (j *Janitor) run(ctx context.Context, l store.TaskLease, claimed time.Time)
 		err = r.partitions(ctx)
 	case l.Task == store.TaskHistory:
 		err = r.history(ctx)
+	case l.Task == store.TaskWrites:
+		err = r.writes(ctx)
 	}
 	took := time.Since(r.begin)
 	lost := errors.Is(err, store.ErrFenced)

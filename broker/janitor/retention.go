@@ -22,6 +22,7 @@ const (
 	reclaimStep = 100
 	foldStep    = 5000
 	foldAfter   = 24 * time.Hour
+	writesStep  = 5000
 )
 
 func (c Config) page() int { return min(maxPage, 5*c.BatchSize*c.Parallelism) }
@@ -207,6 +208,13 @@ func (r *run) history(ctx context.Context) error {
 		err = r.drain(ctx, "purged", func(ctx context.Context) (int64, error) { return purge(ctx) })
 	}
 	return err
+}
+
+// writes deletes the log of writes behind the feeds.
+func (r *run) writes(ctx context.Context) error {
+	return r.drain(ctx, "writes", func(ctx context.Context) (int64, error) {
+		return r.db.PurgeWrites(ctx, r.TaskLease, writesStep)
+	})
 }
 
 // busy counts how often partitions were passed over because others held them.

@@ -15,7 +15,8 @@ import (
 // grow makes a partition and all it has older.
 func (w *world) grow(p store.Partition, age time.Duration) {
 	w.t.Helper()
-	w.exec("UPDATE queen.log_partitions SET created_at = created_at - $2::interval, last_write_at = last_write_at - $2::interval WHERE id = $1", p.ID, age)
+	w.exec(`UPDATE queen.log_partitions SET created_at = created_at - $2::interval, last_write_at = last_write_at - $2::interval,
+		idle_since = idle_since - $2::interval WHERE id = $1`, p.ID, age)
 	w.exec("UPDATE queen.log_consumers SET created_at = created_at - $2::interval WHERE partition_id = $1", p.ID, age)
 }
 
@@ -36,7 +37,12 @@ func TestPartitionThatNobodyComesToIsDeleted(t *testing.T) {
 			w.grow(p, old)
 			w.exec("UPDATE queen.log_partitions SET created_at = clock_timestamp() - $2::interval WHERE id = $1", p.ID, young)
 		}, `p.created_at, `},
-		"it was written to":             {true, func(w *world, p store.Partition) { w.grow(p, old); w.push(p, time.Hour, 3); w.turn() }, `, p.last_write_at`},
+		"it was written to, which only the row says": {true, func(w *world, p store.Partition) {
+			w.grow(p, old)
+			w.push(p, time.Hour, 3)
+			w.turn()
+			w.exec("UPDATE queen.log_partitions SET idle_since = NULL") // emptied before there was this column
+		}, `, p.last_write_at`},
 		"it holds messages":             {true, func(w *world, p store.Partition) { w.push(p, 0, 3); w.grow(p, old) }, `p.oldest_live_at IS NULL AND`},
 		"a dead letter":                 {true, func(w *world, p store.Partition) { w.letter(p); w.grow(p, old) }, `AND NOT EXISTS (SELECT FROM queen.log_dlq d WHERE d.partition_id = p.id)`},
 		"a live lease":                  {true, func(w *world, p store.Partition) { w.commit(p, "g", -1); w.grow(p, old); w.lend(p, -old, time.Hour) }, `, k.lease_expires_at`},
@@ -208,6 +214,38 @@ func TestHistoryIsFoldedAndForgotten(t *testing.T) {
 	}
 }
 
+// What no feed looks back to any more goes, in steps, and nothing that one might.
+func TestTheLogOfWritesIsPurgedBehindTheFeeds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.queue("orders", ``)
+	for _, name := range []string{"old", "young"} {
+		w.push(w.partition("orders", name), 0, 1)
+	}
+	w.exec("UPDATE queen.log_writes SET written_at = written_at - interval '15 minutes' WHERE partitions <> (SELECT partitions FROM queen.log_writes ORDER BY written_at DESC LIMIT 1)")
+	w.exec("INSERT INTO queen.log_writes (written_at, partitions) SELECT clock_timestamp() - interval '1 hour', ARRAY[n] FROM generate_series(1, 3) n")
+	l := w.lease(store.TaskWrites)
+	for _, want := range []int64{2, 2, 0} {
+		if n, err := w.PurgeWrites(t.Context(), l, 2); err != nil || n != want {
+			t.Fatalf("a step of two rows: %d, %v, want %d", n, err, want)
+		}
+	}
+	if n := w.number("SELECT count(*) FROM queen.log_writes WHERE written_at > clock_timestamp() - interval '14 minutes'"); n != 1 || w.number("SELECT count(*) FROM queen.log_writes") != 1 {
+		t.Errorf("%d rows are left, want the young one", n)
+	}
+	l.Fence++
+	if _, err := w.PurgeWrites(t.Context(), l, 2); !errors.Is(err, store.ErrFenced) {
+		t.Errorf("under a claim of somebody else: %v", err)
+	}
+	// And by itself.
+	w.exec("UPDATE queen.maintenance_leases SET lease_until = NULL")
+	w.exec("UPDATE queen.log_writes SET written_at = written_at - interval '15 minutes'")
+	w.turn()
+	if n := w.number("SELECT count(*) FROM queen.log_writes"); n != 0 {
+		t.Errorf("%d rows are left after a turn", n)
+	}
+}
+
 // counted is a store that counts the calls that reach the database beyond the claim.
 type counted struct {
 	Store
@@ -247,8 +285,8 @@ func TestIdleTurnIsOneStatement(t *testing.T) {
 	if c.claims != 1 || len(c.held) != 0 {
 		t.Errorf("%d claims gave %+v", c.claims, c.held)
 	}
-	if n := w.number("SELECT count(*) FROM queen.maintenance_leases WHERE next_due_at > clock_timestamp() AND lease_until IS NULL AND last_run_at IS NOT NULL"); n != 3 {
-		t.Errorf("%d tasks were done with, want 3", n)
+	if n := w.number("SELECT count(*) FROM queen.maintenance_leases WHERE next_due_at > clock_timestamp() AND lease_until IS NULL AND last_run_at IS NOT NULL"); n != 4 {
+		t.Errorf("%d tasks were done with, want 4", n)
 	}
 }
 
@@ -330,8 +368,8 @@ func TestConfigBounds(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := len((Config{KeepPartitions: true}).withDefaults().tasks()); n != 3 {
-		t.Errorf("%d tasks without the cleanup of partitions, want 3", n)
+	if n := len((Config{KeepPartitions: true}).withDefaults().tasks()); n != 4 {
+		t.Errorf("%d tasks without the cleanup of partitions, want 4", n)
 	}
 	for _, task := range (Config{Interval: 200 * time.Millisecond}).withDefaults().tasks() {
 		if task.Name == store.TaskRetention && task.Period != 200*time.Millisecond || task.Name == store.TaskPartitions && task.Period < time.Minute {

@@ -213,6 +213,11 @@ SELECT count(*) FROM queen.log_partitions p
 	if n := w.number(wrong); n != 0 {
 		w.t.Errorf("%d partitions have counters or watermarks that are not those of their log", n)
 	}
+	// What leads to an idle partition never hides one.
+	const hidden = `SELECT count(*) FROM queen.log_partitions WHERE oldest_live_at IS NULL AND idle_since > last_write_at`
+	if n := w.number(hidden); n != 0 {
+		w.t.Errorf("%d empty partitions are idle since later than their last write", n)
+	}
 	// What lies below a watermark is on the list of what is to be deleted.
 	const stray = `
 SELECT count(*) FROM queen.log_segments s LEFT JOIN queen.log_partitions p ON p.id = s.partition_id

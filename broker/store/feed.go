@@ -10,8 +10,9 @@ import (
 	"github.com/queengate/queengate/internal/pg"
 )
 
-// No lock. Index: log_partitions (last_write_at) alone, so the cost follows the partitions written in the window and
-// nothing else. One snapshot for both: a change that the version does not count yet is not among the rows either.
+// No lock. Indexes: those of queen.written_since, whose cost follows the partitions written in the window, and queues by key;
+// LIMIT 1 keeps the planner from reading that table whole. One snapshot for all: a change that the version does not count yet
+// is not among the rows either.
 //
 // The switches travel along, so that every broker obeys them within a second and nobody asks for them alone, and so do
 // the markers of moved cursors. Index: cursor_moves (moved_at).
@@ -22,8 +23,8 @@ var changes = statement(`WITH v AS MATERIALIZED (
         FROM queen.config_version c)
 SELECT v.version, v.push_off, v.pop_off, p.id, p.queue_id, q.tenant_id, q.name, p.last_offset, NULL::bigint AS move, NULL AS consumer_group
 FROM v
-LEFT JOIN (queen.log_partitions p JOIN queen.queues q ON q.id = p.queue_id)
-  ON p.last_write_at >= now() - $1::bigint * interval '1 microsecond'
+LEFT JOIN (queen.written_since(now() - $1::bigint * interval '1 microsecond') p
+     CROSS JOIN LATERAL (SELECT q.tenant_id, q.name FROM queen.queues q WHERE q.id = p.queue_id LIMIT 1) q) ON true
 UNION ALL
 SELECT v.version, v.push_off, v.pop_off, NULL, NULL, m.tenant_id, m.queue, NULL, m.id, coalesce(m.consumer_group, '')
 FROM v
@@ -40,8 +41,10 @@ ORDER BY q.name, p.name LIMIT $5`)
 // moved within the window, or within a minute if that is longer. It is the one query by which a broker learns what others
 // did: every ring of it is fed at once.
 //
-// last_write_at moves at most once a second and is stamped before its commit: the window must cover that second plus
-// the longest push, so ask for 3 s every second and for 60 s every 20 s. Repeats are normal; LastOffset tells them.
+// A partition is logged at most once a second, stamped before the commit: the window must cover that second plus the
+// longest push, so ask for 3 s every second and for 60 s every 20 s. Repeats are normal; LastOffset tells them. A window
+// beyond the log (a quarter of an hour), or one with a gap in it (the first minutes after an upgrade), is answered by a look
+// at every partition.
 func (s *Store) Changes(ctx context.Context, window time.Duration) (written []Change, now Shared, err error) {
 	const op = "change feed"
 	conn, err := s.acquire(ctx, op)

@@ -272,7 +272,10 @@ var writers = map[string]func(h *hunter) error{
 		return only(h.db.PurgeLetters(h.ctx, h.tenant, LetterFilter{Queue: "sales.q"}, 3))
 	},
 	"PurgeTraces": func(h *hunter) error { return only(h.db.PurgeTraces(h.ctx, 0)) },
-	"PushBundle":  func(h *hunter) error { return only(h.db.PushBundle(h.ctx, h.segments())) },
+	"PurgeWrites": func(h *hunter) error {
+		return h.under(TaskWrites, func(l TaskLease) error { return only(h.db.PurgeWrites(h.ctx, l, 10)) })
+	},
+	"PushBundle": func(h *hunter) error { return only(h.db.PushBundle(h.ctx, h.segments())) },
 	"PushBundleWait": func(h *hunter) error {
 		vs, err := h.db.PushBundleWait(h.ctx, h.segments())
 		for _, v := range vs {

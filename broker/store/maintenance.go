@@ -17,6 +17,7 @@ const (
 	TaskSidecar    = "sidecar"    // hash rows past their age
 	TaskPartitions = "partitions" // partitions nobody comes to any more
 	TaskHistory    = "history"    // records of what happened, past theirs
+	TaskWrites     = "writes"     // the log of writes, behind the feeds
 )
 
 // Task is a task and how often the cell runs it.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queengate/queengate/wire"
@@ -297,7 +298,7 @@ func TestStampsNeverFall(t *testing.T) {
 	w.checkLog(p)
 }
 
-// last_write_at is indexed, so it moves at most once a second.
+// last_write_at moves at most once a second, and each move is logged.
 func TestLastWriteMovesOncePerSecond(t *testing.T) {
 	t.Parallel()
 	w := newWriter(t)
@@ -311,6 +312,53 @@ func TestLastWriteMovesOncePerSecond(t *testing.T) {
 	w.push(w.segment(p, "c"))
 	if n := w.count("SELECT count(*) FROM queen.log_partitions WHERE id = $1 AND last_write_at = last_created_at", p.ID); n != 1 {
 		t.Error("a push after a second did not move last_write_at")
+	}
+	if n := w.count("SELECT count(*) FROM queen.log_writes"); n != 2 {
+		t.Errorf("%d rows in the log of writes, want one per move", n)
+	}
+}
+
+// Pushes in fresh seconds are HOT: they leave every index of the partition row alone, whatever the number of partitions.
+func TestAPushOfAFreshSecondIsHOT(t *testing.T) {
+	t.Parallel()
+	w := newWriter(t)
+	segments := func(id string) (all []Segment) {
+		for n := range 8 { // their rows have room on their page
+			all = append(all, w.segment(w.partition("q", fmt.Sprint(n)), id))
+		}
+		return all
+	}
+	w.push(segments("first")...)
+	for _, id := range []string{"a", "b"} {
+		w.exec("UPDATE queen.log_partitions SET last_write_at = last_write_at - interval '1 minute'")
+		done := w.uses(func(tx pgx.Tx) { pushIn(t, tx, segments(id)) })["log_partitions"]
+		if done.updated != 8 || done.hot != done.updated {
+			t.Errorf("%d of %d updates of partition rows were HOT, want all of 8", done.hot, done.updated)
+		}
+	}
+	if n := w.count("SELECT count(*) FROM queen.log_writes w, unnest(w.partitions)"); n != 24 {
+		t.Errorf("%d writes are logged, want all 24", n)
+	}
+}
+
+// pushIn pushes in a transaction.
+func pushIn(t *testing.T, tx pgx.Tx, segs []Segment) {
+	t.Helper()
+	var ids, raw, verified, windows []int64
+	var counts []int32
+	var tenants []uuid.UUID
+	var blobs, hashes [][]byte
+	for i := range segs {
+		s := &segs[i]
+		ids, counts, raw = append(ids, s.PartitionID), append(counts, int32(s.Count)), append(raw, s.RawBytes)
+		verified, windows, tenants = append(verified, -1), append(windows, s.DedupWindow.Microseconds()), append(tenants, s.Tenant)
+		blobs, hashes = append(blobs, s.Blob), append(hashes, s.Hashes)
+	}
+	var stored int
+	err := tx.QueryRow(t.Context(), "SELECT count(*) FILTER (WHERE status = 0) FROM queen.push_bundle(true, $1, $2, $3, $4, $5, $6, $7, $8)",
+		ids, counts, raw, verified, windows, tenants, blobs, hashes).Scan(&stored)
+	if err != nil || stored != len(segs) {
+		t.Fatalf("%d of %d segments are stored, %v", stored, len(segs), err)
 	}
 }
 
@@ -357,6 +405,9 @@ func (w *writer) checkLog(p Partition) {
 	if last != next-1 || bytes != sum || segments != n {
 		w.t.Errorf("partition %d: last offset %d, %d bytes, %d segments; the log says %d, %d, %d", p.ID, last, bytes, segments, next-1, sum, n)
 	}
+	if n := w.count(unloggedSQL); n != 0 {
+		w.t.Errorf("%d partitions were written without a row in the log of writes", n)
+	}
 	if n > 0 && !newest.Equal(previous) {
 		w.t.Errorf("partition %d: newest stamp %v, last segment's %v", p.ID, newest, previous)
 	}
@@ -371,5 +422,9 @@ func (w *writer) awaitLockWait() {
 		}
 	}
 }
+
+// unloggedSQL counts the partitions whose last write, as far as the log goes back, is not in it.
+const unloggedSQL = `SELECT count(*) FROM queen.log_partitions p WHERE queen.logged_since(p.last_write_at) AND NOT EXISTS (
+	SELECT FROM queen.log_writes w WHERE w.written_at = p.last_write_at AND p.id = ANY (w.partitions))`
 
 const waitersSQL = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`

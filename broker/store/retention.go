@@ -17,6 +17,7 @@ var (
 	idlePartitions     = statement(`SELECT tenant_id, partition_id FROM queen.idle_partitions($1, $2)`)
 	reclaimPartitions  = statement(`SELECT queen.reclaim_partitions($1, $2, $3, $4, $5, $6)`)
 	foldRetentionStory = statement(`SELECT queen.fold_retention_history($1, $2, $3, $4, $5, $6)`)
+	purgeWrites        = statement(`SELECT queen.purge_writes($1, $2, $3, $4)`)
 )
 
 // SoftPosition is where a round over the partitions whose groups decide has come to; the zero value is the beginning.
@@ -146,6 +147,12 @@ func (s *Store) ReclaimPartitions(ctx context.Context, l TaskLease, idle time.Du
 // commit, drops what is older than keep, and returns the number of rows it took. Errors: ErrFenced.
 func (s *Store) FoldRetentionHistory(ctx context.Context, l TaskLease, fold, keep time.Duration, limit int) (rows int64, err error) {
 	return s.fenced(ctx, "fold retention history", foldRetentionStory, l, fold, keep, limit)
+}
+
+// PurgeWrites deletes at most limit rows of the log of writes that no feed looks back to any more, in a commit that no one
+// waits for, and returns how many; 0 means that nothing is left. Errors: ErrFenced.
+func (s *Store) PurgeWrites(ctx context.Context, l TaskLease, limit int) (rows int64, err error) {
+	return s.fenced(ctx, "purge writes", purgeWrites, l, limit)
 }
 
 // RetentionPoint is what retention removed from a queue in a bucket of time. Queue is "" for all queues together.

@@ -126,7 +126,8 @@ func (i *idleWorld) use(ctx context.Context, b *lone) error {
 	if err != nil {
 		return err
 	}
-	_, err = i.db.Exec(ctx, `UPDATE queen.log_partitions SET last_write_at = last_write_at - interval '1 hour'`)
+	_, err = i.db.Exec(ctx, `WITH log AS (UPDATE queen.log_writes SET written_at = written_at - interval '1 hour')
+UPDATE queen.log_partitions SET last_write_at = last_write_at - interval '1 hour'`)
 	return err
 }
 

@@ -32,6 +32,15 @@ var invariants = []struct{ name, query string }{
 		WHERE (log_start, segments, retained_bytes) <> (first, n, bytes)`,
 	},
 	{
+		"the last write of a partition is in the log of writes, as far as that goes back",
+		`SELECT count(*), min(p.id::text) FROM queen.log_partitions p WHERE queen.logged_since(p.last_write_at) AND NOT EXISTS (
+			SELECT FROM queen.log_writes w WHERE w.written_at = p.last_write_at AND p.id = ANY (w.partitions))`,
+	},
+	{
+		"a partition that is empty was not written to since it counts as idle",
+		`SELECT count(*), min(id::text) FROM queen.log_partitions WHERE oldest_live_at IS NULL AND idle_since > last_write_at`,
+	},
+	{
 		"a tenant's retained bytes are those of its partitions",
 		`SELECT count(*), min(tenant_id::text) FROM (
 			SELECT t.tenant_id, t.retained_bytes + coalesce((SELECT sum(l.bytes) FROM queen.retained_ledger l WHERE l.tenant_id = t.tenant_id), 0) AS said,

@@ -74,6 +74,9 @@ $$;
 -- p_sealed says of each segment that it holds no plaintext; NULL says it of none. The flag it is held against is on the
 -- locked row, so no broker's memory of the queue's options can let plaintext in.
 --
+-- The partition row moves no indexed column unless the partition was empty, so its update stays HOT however many partitions
+-- there are. What the change feed needs to know goes into log_writes, one row for all whose last_write_at moved.
+--
 -- Indexes: log_partitions_pkey, twice. Plans must be generic: for array parameters the planner would prefer to plan
 -- anew on every call, which costs three times the execution. Set-based, it costs half the CPU of a loop over segments
 -- from 16 partitions on, and as much as the loop for one.
@@ -153,7 +156,11 @@ BEGIN
             sealed          = p.sealed OR i.sealed IS TRUE
         FROM unnest(p_partitions, p_counts, p_raw_bytes, p_sealed) WITH ORDINALITY AS i (id, count, raw_bytes, sealed, ordinal)
         WHERE p.id = i.id AND i.id = ANY (v_locked) AND (v_dirty IS NULL OR i.ordinal <> ALL (v_dirty))
-        RETURNING i.ordinal::integer AS ordinal, p.id, p.last_offset - i.count + 1 AS base_offset, p.last_offset, p.last_created_at, i.raw_bytes
+        RETURNING i.ordinal::integer AS ordinal, p.id, p.last_offset - i.count + 1 AS base_offset, p.last_offset, p.last_created_at,
+            p.last_write_at, i.raw_bytes
+    ), written AS (
+        INSERT INTO queen.log_writes (written_at, partitions)
+        SELECT v_now, array_agg(s.id) FROM stored s WHERE s.last_write_at = v_now HAVING count(*) > 0
     ), segment AS (
         INSERT INTO queen.log_segments (partition_id, base_offset, end_offset, created_at, raw_bytes, blob)
         SELECT s.id, s.base_offset, s.last_offset, s.last_created_at, s.raw_bytes, p_blobs[s.ordinal] FROM stored s
@@ -167,3 +174,7 @@ BEGIN
     SELECT s.ordinal, 0::smallint, NULL::integer, s.base_offset, s.last_offset, s.last_created_at FROM stored s;
 END
 $$;
+
+-- Until now a routine that wrote no log may have been here, and calls of it may still be under way.
+INSERT INTO queen.log_writes (written_at, partitions)
+SELECT clock_timestamp() + interval '1 minute', '{}' WHERE EXISTS (SELECT FROM queen.log_partitions);

@@ -94,30 +94,37 @@ END $$;
 -- changed_partitions returns a page of the partitions of a queue that were written at p_since or later, by name. The
 -- stamp of a partition moves at most once a second, so a second before p_since is looked at too.
 --
--- The plan is made for the values at hand: a recent time is best found by log_partitions_last_write_at, an old one by
--- (queue_id, name).
+-- It costs the lesser of two: what the cell has written since, as far as log_writes tells of it, or the partitions of the
+-- queue. No lock. Indexes: log_writes_written_at and log_partitions_pkey, or log_partitions (queue_id, name).
 CREATE OR REPLACE FUNCTION queen.changed_partitions(p_tenant uuid, p_queue text, p_since timestamptz, p_after text, p_limit bigint)
 RETURNS TABLE (name text, last_offset bigint, log_start bigint, last_write_at timestamptz)
 LANGUAGE plpgsql VOLATILE
-SET plan_cache_mode = force_custom_plan
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_queue bigint;
+    v_queue      bigint;
+    v_partitions bigint;
+    v_from       timestamptz := coalesce(p_since - interval '1 second', '-infinity');
 BEGIN
-    SELECT q.id INTO v_queue FROM queen.queues q WHERE q.tenant_id = p_tenant AND q.name = p_queue COLLATE "C";
+    SELECT q.id, q.partition_count + 1 INTO v_queue, v_partitions
+      FROM queen.queues q WHERE q.tenant_id = p_tenant AND q.name = p_queue COLLATE "C";
     IF v_queue IS NULL THEN
         RETURN QUERY SELECT NULL::text, NULL::bigint, NULL::bigint, NULL::timestamptz;
-    ELSIF p_since IS NULL THEN
+    ELSIF queen.logged_since(v_from, v_partitions) THEN
         RETURN QUERY
-        SELECT p.name, p.last_offset, p.log_start, p.last_write_at FROM queen.log_partitions p
-         WHERE p.queue_id = v_queue AND p.name > p_after COLLATE "C" AND p.last_write_at IS NOT NULL
+        SELECT p.name, p.last_offset, p.log_start, p.last_write_at
+          FROM queen.written_since(v_from) w
+         CROSS JOIN LATERAL (SELECT * FROM queen.log_partitions p WHERE p.id = w.id LIMIT 1) p
+         WHERE w.queue_id = v_queue AND p.name > p_after COLLATE "C" AND p.last_write_at >= v_from
          ORDER BY p.name LIMIT p_limit;
     ELSE
         RETURN QUERY
         SELECT p.name, p.last_offset, p.log_start, p.last_write_at FROM queen.log_partitions p
-         WHERE p.queue_id = v_queue AND p.name > p_after COLLATE "C" AND p.last_write_at >= p_since - interval '1 second'
+         WHERE p.queue_id = v_queue AND p.name > p_after COLLATE "C" AND p.last_write_at >= v_from
          ORDER BY p.name LIMIT p_limit;
     END IF;
 END $$;

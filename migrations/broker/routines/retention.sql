@@ -50,6 +50,7 @@ BEGIN
              WHERE EXISTS (SELECT FROM queen.log_partitions p WHERE p.queue_id = r.queue_id AND p.oldest_txn_at < v_now - r.keep_txn))
         WHEN 'partitions' THEN EXISTS (SELECT FROM queen.dropped_partitions)
             OR EXISTS (SELECT FROM queen.idle_partitions(p_idle, 1))
+        WHEN 'writes' THEN EXISTS (SELECT FROM queen.log_writes w WHERE w.written_at < v_now - queen.writes_keep())
         ELSE true END;
 END $$;
 
@@ -344,6 +345,7 @@ BEGIN
         UPDATE queen.log_partitions p
            SET log_start = t.log_below, txns_start = t.txns_below,
                retained_bytes = p.retained_bytes - t.raw_bytes, segments = p.segments - t.segments,
+               idle_since = p.last_write_at,
                -- What a push added after the plan is seen here: the statement is later than the lock.
                oldest_live_at = CASE WHEN t.segments = 0 THEN p.oldest_live_at ELSE (
                    SELECT s.created_at FROM queen.log_segments s
@@ -410,7 +412,8 @@ BEGIN
 END $$;
 
 -- idle_partitions lists partitions that are empty and to which nobody has come for p_idle. Vetoes: a dead letter, a live
--- lease, and a group that was created, was given a lease, or whose lease ended within that time.
+-- lease, and a group that was created, was given a lease, or whose lease ended within that time. idle_since is never later
+-- than last_write_at and leads to the candidates; the last write itself decides.
 -- No lock. Indexes: log_partitions_idle, log_dlq_partition, log_consumers_pkey.
 CREATE OR REPLACE FUNCTION queen.idle_partitions(p_idle interval, p_limit integer) RETURNS TABLE (tenant_id uuid, partition_id bigint)
 LANGUAGE plpgsql STABLE
@@ -425,11 +428,11 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT q.tenant_id, p.id FROM queen.log_partitions p JOIN queen.queues q ON q.id = p.queue_id
-     WHERE p.oldest_live_at IS NULL AND greatest(p.created_at, p.last_write_at) < v_since
+     WHERE p.oldest_live_at IS NULL AND greatest(p.created_at, p.idle_since) < v_since AND greatest(p.created_at, p.last_write_at) < v_since
        AND NOT EXISTS (SELECT FROM queen.log_dlq d WHERE d.partition_id = p.id)
        AND NOT EXISTS (SELECT FROM queen.log_consumers k WHERE k.partition_id = p.id
                           AND greatest(k.created_at, k.lease_acquired_at, k.lease_expires_at) >= v_since)
-     ORDER BY greatest(p.created_at, p.last_write_at) LIMIT p_limit;
+     ORDER BY greatest(p.created_at, p.idle_since) LIMIT p_limit;
 END $$;
 
 -- reclaim_partitions deletes those of the tenant's partitions that are still idle once they are locked, with what
@@ -493,4 +496,25 @@ BEGIN
     DELETE FROM queen.retention_history h WHERE h.at < v_now - p_keep;
     GET DIAGNOSTICS v_gone = ROW_COUNT;
     RETURN v_folded + v_gone;
+END $$;
+
+-- purge_writes deletes at most p_limit rows of log_writes that nobody looks back to any more, oldest first, and returns how
+-- many; NULL when the claim is lost. Index: log_writes_written_at.
+CREATE OR REPLACE FUNCTION queen.purge_writes(p_task text, p_holder text, p_fence bigint, p_limit integer) RETURNS bigint
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    v_before timestamptz := clock_timestamp() - queen.writes_keep();
+    v_gone   bigint;
+BEGIN
+    IF NOT queen.holds_task(p_task, p_holder, p_fence) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true);
+    DELETE FROM queen.log_writes w WHERE w.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM queen.log_writes o WHERE o.written_at < v_before ORDER BY o.written_at LIMIT p_limit));
+    GET DIAGNOSTICS v_gone = ROW_COUNT;
+    RETURN v_gone;
 END $$;
