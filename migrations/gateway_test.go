@@ -58,6 +58,9 @@ func scan[T any](w *world, sql string, args ...any) T {
 	return v
 }
 
+// someRules are rules of an issuer that may be stored.
+const someRules = `[{"claim": "repository", "value": "acme/orders", "roles": ["producer"]}]`
+
 // TestEveryWriterIsAuditedAndAnnounced calls each function once as a named user and wants exactly one operations row
 // of that user, and the rows in the change log that its followers need.
 func TestEveryWriterIsAuditedAndAnnounced(t *testing.T) {
@@ -85,10 +88,19 @@ func TestEveryWriterIsAuditedAndAnnounced(t *testing.T) {
 		{"SELECT queengate.link_identity((SELECT id FROM queengate.users WHERE email = 'new@acme.example'), 'github', '77')", nil, "identity_linked", nil},
 		{"SELECT queengate.set_operator('new@acme.example', true)", nil, "operator_set", []string{"user"}},
 		{"SELECT queengate.grant_cluster_role($1, 'ann@acme.example', 'producer')", []any{w.acmeMain}, "cluster_role_granted", []string{"role"}},
-		{"SELECT queengate.revoke_cluster_role($1, 'ann@acme.example', 'producer')", []any{w.acmeMain}, "cluster_role_revoked", []string{"role"}},
+		{"SELECT queengate.revoke_cluster_role($1, 'ann@acme.example', 'producer')", []any{w.acmeMain}, "cluster_role_revoked", []string{"role", "cutoff"}},
 		{"SELECT queengate.issue_api_key($1, 'k', $2, NULL, '{admin}')", []any{w.acmeMain, hash(2)}, "api_key_issued", []string{"key"}},
 		{"SELECT queengate.revoke_api_key($1, $2)", []any{w.acmeMain, w.key}, "api_key_revoked", []string{"key"}},
 		{"SELECT queengate.revoke_session('token-1', now() + interval '1 hour')", nil, "session_revoked", []string{"session"}},
+		{"SELECT queengate.set_issuer($1, 'ci', 'https://ci.example', 'queengate', $2)", []any{w.acme, someRules}, "issuer_set", []string{"issuer"}},
+		{"SELECT queengate.set_issuer($1, 'ci', 'https://ci.example', 'queues', $2)", []any{w.acme, someRules}, "issuer_set", []string{"issuer"}},
+		{"SELECT queengate.set_issuer_active($1, 'ci', false)", []any{w.acme}, "issuer_active_set", []string{"issuer"}},
+		{"SELECT queengate.revoke_issuer_tokens($1, 'ci', 'job-7')", []any{w.acme}, "issuer_tokens_revoked", []string{"cutoff"}},
+		{"SELECT queengate.revoke_issuer_tokens($1, 'ci')", []any{w.acme}, "issuer_tokens_revoked", []string{"cutoff"}},
+		{"SELECT queengate.revoke_issuer_token($1, 'ci', 'token-1', now())", []any{w.acme}, "issuer_token_revoked", []string{"session"}},
+		{"SELECT queengate.revoke_user_tokens('Ann@acme.example')", nil, "user_tokens_revoked", []string{"cutoff"}},
+		{"SELECT queengate.revoke_tenant_tokens($1)", []any{w.acme}, "tenant_tokens_revoked", []string{"cutoff"}},
+		{"SELECT queengate.delete_issuer($1, 'ci')", []any{w.acme}, "issuer_deleted", []string{"issuer", "cutoff", "cutoff"}},
 		{"SELECT queengate.delete_tenant((SELECT id FROM queengate.tenants WHERE slug = 'third'), true)", nil, "tenant_deleted", []string{"tenant"}},
 	}
 	ctx := t.Context()
@@ -384,7 +396,7 @@ func TestRevocationIsRepeatableAndSwept(t *testing.T) {
 	w := newWorld(t)
 	before := scan[int64](w, "SELECT count(*) FROM queengate.operations")
 	for range 2 {
-		w.exec("SELECT queengate.revoke_session('gone', now() - interval '1 hour')")
+		w.exec("SELECT queengate.revoke_session('gone', now() - interval '61 minutes')")
 		w.exec("SELECT queengate.revoke_session('fresh', now() - interval '1 minute')")
 	}
 	if got := scan[int64](w, "SELECT count(*) FROM queengate.operations") - before; got != 2 {
@@ -399,6 +411,8 @@ func TestDeletedTenantLeavesItsAuditAndNoAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.exec("SELECT queengate.bootstrap_tenant('acme', 'Acme', 'acme-two', 'free', 'eu1', 'boss@acme.example')")
+	w.exec("SELECT queengate.set_issuer($1, 'ci', 'https://ci.example', 'queengate', '[{\"claim\": \"email\", \"value\": \"ann@acme.example\", \"roles\": [\"admin\"]}]')", w.acme)
+	w.exec("SELECT queengate.revoke_issuer_tokens($1, 'ci', 'ann@acme.example')", w.acme)
 	w.exec("SELECT queengate.set_tenant_status($1, 'deleting')", w.acme)
 	raw := scan[[]byte](w, "SELECT queengate.delete_tenant($1)", w.acme)
 	var got struct {
@@ -415,7 +429,7 @@ func TestDeletedTenantLeavesItsAuditAndNoAddress(t *testing.T) {
 	if !got.Deleted || got.Keys != 1 || got.Users != 2 || len(got.Clusters) != 2 || got.Clusters[0].Broker == uuid.Nil {
 		t.Errorf("delete_tenant: %s", raw)
 	}
-	for _, table := range []string{"tenants WHERE id", "clusters WHERE tenant_id", "users WHERE tenant_id", "cluster_roles WHERE tenant_id"} {
+	for _, table := range []string{"tenants WHERE id", "clusters WHERE tenant_id", "users WHERE tenant_id", "cluster_roles WHERE tenant_id", "issuers WHERE tenant_id", "token_cutoffs WHERE tenant_id"} {
 		if n := scan[int64](w, fmt.Sprintf("SELECT count(*) FROM queengate.%s = $1", table), w.acme); n != 0 {
 			t.Errorf("%s: %d rows left", table, n)
 		}
@@ -425,6 +439,9 @@ func TestDeletedTenantLeavesItsAuditAndNoAddress(t *testing.T) {
 	}
 	if n := scan[int64](w, "SELECT count(*) FROM queengate.outbox WHERE payload::text LIKE '%@%'"); n != 0 {
 		t.Error("the outbox still holds an address")
+	}
+	if n := scan[int64](w, "SELECT count(*) FROM queengate.operations WHERE meta::text || target LIKE '%@%'"); n != 0 {
+		t.Error("the audit still holds an address")
 	}
 	if n := scan[int64](w, "SELECT count(*) FROM queengate.clusters"); n != 1 {
 		t.Errorf("%d clusters left, want the other tenant's", n)

@@ -17,7 +17,10 @@ import (
 const Channel = "queengate_inval"
 
 const (
-	defaultPoll = time.Second
+	// defaultPoll keeps a revocation whose notification was lost within a second: half of it passes until the next look, at
+	// most, and the look itself takes milliseconds. A look without news is one look-up by primary key, whatever a gateway
+	// follows.
+	defaultPoll = 500 * time.Millisecond
 	// maxChanges is how many rows of the change log are followed one by one; beyond it a whole reload is cheaper.
 	maxChanges = 2000
 	// refreshTimeout bounds one look at the database. The reads can be cancelled at will.
@@ -56,7 +59,7 @@ type anchor struct {
 	at  time.Time
 }
 
-// NewBook returns a Book on pool; it does no I/O. poll is the interval of the sequence poll (default 1 s).
+// NewBook returns a Book on pool; it does no I/O. poll is the interval of the sequence poll (default 0.5 s).
 func NewBook(log *slog.Logger, pool *pgxpool.Pool, poll time.Duration) *Book {
 	if poll <= 0 {
 		poll = defaultPoll

@@ -23,6 +23,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // deadline is what the design promises for a change; a follower that is slower fails.
 const deadline = 2 * time.Second
 
+var noon = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+
 // fixture is a running book over a database with one cluster, one key and one user.
 type fixture struct {
 	t       *testing.T
@@ -271,7 +273,9 @@ func (f *fixture) steps() []step {
 		{
 			"no role any more", "SELECT queengate.revoke_cluster_role($1, 'ann@acme.example')",
 			[]any{f.cluster},
-			func(s *Snapshot) bool { return len(s.RoleOf(f.user, f.cluster)) == 0 },
+			func(s *Snapshot) bool {
+				return len(s.RoleOf(f.user, f.cluster)) == 0 && !s.RolesSince(f.user, f.cluster).IsZero()
+			},
 		},
 		{
 			"an operator", "SELECT queengate.set_operator('ann@acme.example', true)", nil,
@@ -284,6 +288,65 @@ func (f *fixture) steps() []step {
 		{
 			"a revoked session", "SELECT queengate.revoke_session('token-1', now() + interval '1 hour')", nil,
 			func(s *Snapshot) bool { return s.Revoked("token-1") },
+		},
+		{
+			"an issuer", "SELECT queengate.set_issuer($1, 'ci', 'https://ci.example', 'queengate', $2, NULL, '{ES256}')",
+			[]any{f.tenant, `[{"claim": ["a", "b"], "value": "x", "roles": ["producer"], "scopes": ["read"], "clusters": ["acme-main"]}]`},
+			func(s *Snapshot) bool {
+				i := s.Issuer(f.tenant, "https://ci.example")
+				return i != nil && s.Issuer(uuid.New(), "https://ci.example") == nil && cmp.Diff(Issuer{
+					ID: i.ID, Tenant: f.tenant, Name: "ci", URL: "https://ci.example", Audience: "queengate", Algorithms: []string{"ES256"},
+					Rules: []ClaimRule{{Claim: []string{"a", "b"}, Value: "x", Roles: []Role{RoleProducer}, Scopes: ScopeRead, Clusters: []string{"acme-main"}}},
+				}, *i) == ""
+			},
+		},
+		{
+			"an issuer's other rules", "SELECT queengate.set_issuer($1, 'ci', 'https://ci.example', 'queengate', '[]', 'https://keys.example/k')",
+			[]any{f.tenant},
+			func(s *Snapshot) bool {
+				i := s.Issuer(f.tenant, "https://ci.example")
+				return i != nil && len(i.Rules) == 0 && i.KeysURL == "https://keys.example/k" && len(i.Algorithms) == 3
+			},
+		},
+		{
+			"revoked tokens of a subject", "SELECT queengate.revoke_issuer_tokens($1, 'ci', 'job', '2026-11-29 12:00Z')",
+			[]any{f.tenant},
+			func(s *Snapshot) bool {
+				i := s.Issuer(f.tenant, "https://ci.example")
+				return s.TokensSince(i.ID, "job").Equal(noon) && s.TokensSince(i.ID, "").IsZero() && s.TokensSince(i.ID, "other").IsZero()
+			},
+		},
+		{
+			"revoked tokens of an issuer", "SELECT queengate.revoke_issuer_tokens($1, 'ci', NULL, '2026-11-29 12:00Z')",
+			[]any{f.tenant},
+			func(s *Snapshot) bool {
+				return s.TokensSince(s.Issuer(f.tenant, "https://ci.example").ID, "").Equal(noon)
+			},
+		},
+		{
+			"revoked tokens of a user", "SELECT queengate.revoke_user_tokens('ann@acme.example', '2026-11-29 12:00Z')", nil,
+			func(s *Snapshot) bool {
+				return s.TokensSince(f.user, "").Equal(noon) && s.TokensSince(f.tenant, "").IsZero()
+			},
+		},
+		{
+			"a later instant", "SELECT queengate.revoke_user_tokens('ann@acme.example', '2026-11-29 13:00Z')", nil,
+			func(s *Snapshot) bool { return s.TokensSince(f.user, "").Equal(noon.Add(time.Hour)) },
+		},
+		{
+			"revoked tokens of a tenant", "SELECT queengate.revoke_tenant_tokens($1, '2026-11-29 12:00Z')",
+			[]any{f.tenant},
+			func(s *Snapshot) bool { return s.TokensSince(f.tenant, "").Equal(noon) },
+		},
+		{
+			"a switched off issuer", "SELECT queengate.set_issuer_active($1, 'ci', false)",
+			[]any{f.tenant},
+			func(s *Snapshot) bool { return s.Issuer(f.tenant, "https://ci.example") == nil },
+		},
+		{
+			"a deleted issuer", "SELECT queengate.delete_issuer($1, 'ci')",
+			[]any{f.tenant},
+			func(s *Snapshot) bool { return len(s.cutoffs) == 3 }, // the user's, the tenant's, and that of a role
 		},
 		{
 			"a cluster's new name", "UPDATE queengate.clusters SET slug = 'zzz' WHERE id = $1",
@@ -300,7 +363,7 @@ func (f *fixture) steps() []step {
 			"a deleted tenant", "SELECT queengate.delete_tenant($1, true)",
 			[]any{f.tenant},
 			func(s *Snapshot) bool {
-				return len(s.Clusters()) == 0 && cluster(s) == nil && s.ClusterBySlug("zzz") == nil && s.KeyByHash([32]byte(hash(2))) == nil
+				return len(s.cutoffs) == 0 && len(s.Clusters()) == 0 && cluster(s) == nil && s.ClusterBySlug("zzz") == nil && s.KeyByHash([32]byte(hash(2))) == nil
 			},
 		},
 	}

@@ -1,8 +1,10 @@
 package plans
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,6 +24,8 @@ func (c *catalogue) apply(ch *changes, found *catalogue) {
 	replace(c.roles, found.roles, ch.roles)
 	replace(c.keys, found.keys, ch.keys)
 	replace(c.revoked, found.revoked, ch.sessions)
+	replace(c.issuers, found.issuers, ch.issuers)
+	replace(c.cutoffs, found.cutoffs, ch.cutoffs)
 }
 
 func replace[K comparable, V any](all, found map[K]V, ids []K) {
@@ -57,6 +61,12 @@ func (c *catalogue) snapshot(prev *Snapshot, ch *changes, seq int64, now time.Ti
 	if ch.all || len(ch.sessions) > 0 {
 		maps.DeleteFunc(c.revoked, func(_ string, expires time.Time) bool { return now.Sub(expires) > revokedGrace })
 		next.revoked = maps.Clone(c.revoked)
+	}
+	if ch.all || len(ch.issuers) > 0 {
+		next.issuers = c.composeIssuers(prev)
+	}
+	if ch.all || len(ch.cutoffs) > 0 {
+		next.cutoffs = indexCutoffs(slices.Collect(maps.Values(c.cutoffs)))
 	}
 	clusters := c.changedClusters(ch)
 	if ch.all || len(clusters) > 0 {
@@ -172,4 +182,26 @@ func (c *catalogue) composeKeys(next, prev *Snapshot, ch *changes, changed map[u
 			next.keys[id], next.byHash[key.Hash] = &key, &key
 		}
 	}
+}
+
+// composeIssuers groups the issuers by tenant. One that is as it was stays the same value, also when all was read again:
+// what is remembered of its tokens and its keys hangs on it.
+func (c *catalogue) composeIssuers(prev *Snapshot) map[uuid.UUID][]*Issuer {
+	known := map[uuid.UUID]*Issuer{}
+	for _, is := range prev.issuers {
+		for _, i := range is {
+			known[i.ID] = i
+		}
+	}
+	next := map[uuid.UUID][]*Issuer{}
+	for id, i := range c.issuers {
+		if old := known[id]; old != nil && old.equal(i) {
+			i = old
+		}
+		next[i.Tenant] = append(next[i.Tenant], i)
+	}
+	for _, is := range next {
+		slices.SortFunc(is, func(a, b *Issuer) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	return next
 }

@@ -22,7 +22,9 @@ type Snapshot struct {
 	byHash    map[[sha256.Size]byte]*Key
 	roles     map[uuid.UUID]map[uuid.UUID][]Role // user, cluster; inner maps are never changed
 	operators map[uuid.UUID]bool
-	revoked   map[string]time.Time // token id, when the token ends anyway
+	revoked   map[string]time.Time    // token id, when the token ends anyway
+	issuers   map[uuid.UUID][]*Issuer // by tenant, a few each
+	cutoffs   map[cutoffKey]time.Time
 	cells     map[string]*Cell
 	plans     map[string]*Plan
 }
@@ -58,6 +60,34 @@ func (s *Snapshot) Revoked(jti string) bool {
 	return revoked
 }
 
+// Issuer returns the tenant's active issuer of that "iss", exactly, or nil. Another tenant's is never found.
+func (s *Snapshot) Issuer(tenant uuid.UUID, iss string) *Issuer {
+	for _, i := range s.issuers[tenant] {
+		if i.URL == iss {
+			return i
+		}
+	}
+	return nil
+}
+
+// TokensSince returns the instant before which tokens of a tenant, a user or an issuer do not count, or an issuer's of one
+// subject; zero when there is none.
+func (s *Snapshot) TokensSince(of uuid.UUID, subject string) time.Time {
+	if len(s.cutoffs) == 0 {
+		return time.Time{}
+	}
+	return s.cutoffs[cutoffKey{of: of, subject: subject}]
+}
+
+// RolesSince returns the instant before which the roles that tokens of the user state of the cluster do not count; zero
+// when there is none.
+func (s *Snapshot) RolesSince(user, cluster uuid.UUID) time.Time {
+	if len(s.cutoffs) == 0 {
+		return time.Time{}
+	}
+	return s.cutoffs[cutoffKey{of: cluster, user: user}]
+}
+
 // Cell returns the cell, or nil.
 func (s *Snapshot) Cell(slug string) *Cell { return s.cells[slug] }
 
@@ -89,6 +119,8 @@ type Facts struct {
 	Grants    []Grant
 	Operators []uuid.UUID
 	Revoked   []string // token ids
+	Issuers   []*Issuer
+	Cutoffs   []Cutoff
 	Cells     []*Cell
 	Plans     []*Plan
 }
@@ -99,6 +131,7 @@ func Compose(f Facts) *Snapshot {
 		seq: f.Seq, byID: map[uuid.UUID]*Cluster{}, bySlug: map[string]*Cluster{}, ordered: slices.Clone(f.Clusters),
 		keys: map[uuid.UUID]*Key{}, byHash: map[[sha256.Size]byte]*Key{}, roles: map[uuid.UUID]map[uuid.UUID][]Role{},
 		operators: map[uuid.UUID]bool{}, revoked: map[string]time.Time{}, cells: map[string]*Cell{}, plans: map[string]*Plan{},
+		issuers: map[uuid.UUID][]*Issuer{}, cutoffs: indexCutoffs(f.Cutoffs),
 	}
 	for _, c := range f.Clusters {
 		s.byID[c.ID], s.bySlug[c.Slug] = c, c
@@ -118,6 +151,9 @@ func Compose(f Facts) *Snapshot {
 	}
 	for _, jti := range f.Revoked {
 		s.revoked[jti] = time.Time{}
+	}
+	for _, i := range f.Issuers {
+		s.issuers[i.Tenant] = append(s.issuers[i.Tenant], i)
 	}
 	for _, c := range f.Cells {
 		s.cells[c.Slug] = c

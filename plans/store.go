@@ -22,6 +22,8 @@ type catalogue struct {
 	roles     map[uuid.UUID]map[uuid.UUID][]Role // user, cluster
 	keys      map[uuid.UUID]keyRow
 	revoked   map[string]time.Time
+	issuers   map[uuid.UUID]*Issuer // active ones
+	cutoffs   map[uuid.UUID]Cutoff
 }
 
 type tenantRow struct {
@@ -50,6 +52,7 @@ type keyRow struct {
 type changes struct {
 	all                                   bool
 	tenants, clusters, users, roles, keys []uuid.UUID
+	issuers, cutoffs                      []uuid.UUID
 	cells, plans, sessions                []string
 }
 
@@ -76,6 +79,10 @@ func (c *changes) note(kind, id string) {
 		ids = &c.roles
 	case "key":
 		ids = &c.keys
+	case "issuer":
+		ids = &c.issuers
+	case "cutoff":
+		ids = &c.cutoffs
 	default:
 		c.all = true
 		return
@@ -104,6 +111,9 @@ const (
 	sqlKeys      = `SELECT id, cluster_id, hash, public_id, name, scopes, not_before, expires_at, allowed_cidrs
 	FROM (SELECT * FROM queengate.api_keys WHERE revoked_at IS NULL) AS live`
 	sqlRevoked = `SELECT jti, expires_at FROM queengate.revoked_tokens`
+	sqlIssuers = `SELECT id, tenant_id, name, issuer, coalesce(jwks_url, ''), audience, algorithms, rules
+	FROM (SELECT * FROM queengate.issuers WHERE active) AS active`
+	sqlCutoffs = `SELECT id, tenant_id, issuer_id, cluster_id, coalesce(subject, ''), not_before FROM queengate.token_cutoffs`
 )
 
 // sqlChanges reads the change log from the row that was seen last, that row included, at most limit rows.
@@ -117,6 +127,7 @@ func fetch(ctx context.Context, tx pgx.Tx, ch *changes) (*catalogue, error) {
 		tenants: map[uuid.UUID]tenantRow{}, cells: map[string]*Cell{}, plans: map[string]*Plan{},
 		clusters: map[uuid.UUID]clusterRow{}, operators: map[uuid.UUID]bool{},
 		roles: map[uuid.UUID]map[uuid.UUID][]Role{}, keys: map[uuid.UUID]keyRow{}, revoked: map[string]time.Time{},
+		issuers: map[uuid.UUID]*Issuer{}, cutoffs: map[uuid.UUID]Cutoff{},
 	}
 	var b pgx.Batch
 	queue(&b, ch, sqlTenants, "id", ch.tenants, c.scanTenant)
@@ -127,6 +138,8 @@ func fetch(ctx context.Context, tx pgx.Tx, ch *changes) (*catalogue, error) {
 	queue(&b, ch, sqlRoles, "user_id", ch.roles, c.scanRole)
 	queue(&b, ch, sqlKeys, "id", ch.keys, c.scanKey)
 	queue(&b, ch, sqlRevoked, "jti", ch.sessions, c.scanRevoked)
+	queue(&b, ch, sqlIssuers, "id", ch.issuers, c.scanIssuer)
+	queue(&b, ch, sqlCutoffs, "id", ch.cutoffs, c.scanCutoff)
 	if b.Len() == 0 {
 		return c, nil
 	}
@@ -282,5 +295,45 @@ func (c *catalogue) scanRevoked(rows pgx.Rows) error {
 		return err
 	}
 	c.revoked[jti] = expires
+	return nil
+}
+
+func (c *catalogue) scanIssuer(rows pgx.Rows) error {
+	var i Issuer
+	var rules []byte
+	if err := rows.Scan(&i.ID, &i.Tenant, &i.Name, &i.URL, &i.KeysURL, &i.Audience, &i.Algorithms, &rules); err != nil {
+		return err
+	}
+	var err error
+	if i.Rules, err = ParseClaimRules(rules); err != nil {
+		return fmt.Errorf("issuer %s: %w", i.ID, err)
+	}
+	c.issuers[i.ID] = &i
+	return nil
+}
+
+func (c *catalogue) scanCutoff(rows pgx.Rows) error {
+	var id, tenant uuid.UUID
+	var issuer, cluster *uuid.UUID
+	var subject string
+	var cut Cutoff
+	if err := rows.Scan(&id, &tenant, &issuer, &cluster, &subject, &cut.Before); err != nil {
+		return err
+	}
+	switch {
+	case issuer != nil:
+		cut.Of, cut.Subject = *issuer, subject
+	case subject == "":
+		cut.Of = tenant
+	default:
+		user, err := uuid.Parse(subject)
+		if err != nil {
+			return fmt.Errorf("cut-off %s: the subject is no user id", id)
+		}
+		if cut.Of = user; cluster != nil {
+			cut.Of, cut.User = *cluster, user
+		}
+	}
+	c.cutoffs[id] = cut
 	return nil
 }

@@ -36,7 +36,7 @@ func (g *Gateway) judgeHead(rh *fasthttp.RequestHeader, c *clientConn) *wire.Err
 		return nil
 	}
 	snap := g.book.Snapshot()
-	if e = g.authenticate(c, ex, snap); e != nil {
+	if e = g.authenticate(c, ex, snap, false); e != nil {
 		return e
 	}
 	cluster, e := g.resolve(ex, snap)

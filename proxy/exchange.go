@@ -25,6 +25,7 @@ type exchange struct {
 	pop     wire.PopQuery
 	hold    time.Duration  // for how long a broker may hold the request, other than a pop; 0: not at all
 	acks    bool           // of a transaction: it acknowledges
+	place   place          // by the head alone
 	share   wire.Share     // of a cluster that is spread over several brokers
 	shared  bool           // share is known
 	cluster *plans.Cluster // nil before the credential and the host are settled

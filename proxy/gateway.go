@@ -33,7 +33,7 @@ type Options struct {
 	Log      *slog.Logger
 	Config   Config
 	Book     Book
-	Verifier *auth.Verifier
+	Verifier *auth.Verifier // run by the Gateway
 	Metrics  prometheus.Registerer
 	Fleet    *quota.FleetOptions // how limits are shared with other gateways; nil: this one is alone
 }
@@ -100,6 +100,7 @@ func New(o Options) (*Gateway, error) {
 	g.server = g.newServer()
 	o.Book.OnChange(g.pools.follow)
 	o.Book.OnChange(g.rejudge)
+	o.Verifier.OnKeysChanged(func() { g.rejudge(nil, g.book.Snapshot()) })
 	return g, nil
 }
 
@@ -125,6 +126,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		})
 	}
 	group.Go(func() error { return g.followUsage(ctx) })
+	group.Go(func() error { return g.verifier.Run(ctx) })
 	group.Go(func() error {
 		<-ctx.Done()
 		return g.drain()

@@ -45,13 +45,19 @@ type tokenKey struct {
 type cellTokens struct {
 	key ed25519.PrivateKey
 
-	// mu guards byKey.
+	// mu guards what follows.
 	mu    sync.RWMutex
 	byKey map[tokenKey]*cellToken
+	swept time.Time // when stale tokens were last looked for
 }
 
-// sweepTokens is the size from which stale tokens are looked for at every minting.
-const sweepTokens = 4096
+// Bounds of the remembered tokens. A tenant's issuer has as many subjects as it likes: from sweepTokens on stale ones are
+// looked for, not at every minting, and beyond maxTokens a token is minted and not remembered.
+const (
+	sweepTokens   = 4096
+	maxTokens     = 65536
+	sweepInterval = 10 * time.Second
+)
 
 func newCellTokens(key ed25519.PrivateKey) *cellTokens {
 	return &cellTokens{key: key, byKey: map[tokenKey]*cellToken{}}
@@ -84,14 +90,17 @@ func (t *cellTokens) of(c *plans.Cluster, access wire.Access, subject string, no
 	tok = &cellToken{cluster: c, lines: lines, renew: now.Add(tokenRenew)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.byKey) >= sweepTokens {
+	if len(t.byKey) >= sweepTokens && now.Sub(t.swept) >= sweepInterval {
+		t.swept = now
 		for k, old := range t.byKey {
 			if now.After(old.renew) {
 				delete(t.byKey, k)
 			}
 		}
 	}
-	t.byKey[k] = tok
+	if _, known := t.byKey[k]; known || len(t.byKey) < maxTokens {
+		t.byKey[k] = tok
+	}
 	return tok, nil
 }
 

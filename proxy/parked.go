@@ -2,11 +2,11 @@ package proxy
 
 import (
 	"errors"
-	"sort"
 	"sync"
 	"time"
 
 	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/proxy/auth"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -19,10 +19,9 @@ type parkedPoll struct {
 
 	// What follows is guarded by parkedPolls.mu.
 
-	cluster *plans.Cluster // as of the last judgement, and so is
-	key     *plans.Key     // nil for a token
-	ends    time.Time      // when its credential ends before it does; zero: it does not
-	alarm   *time.Timer    // at ends
+	cluster   *plans.Cluster // as of the last judgement, and so is
+	principal auth.Principal
+	alarm     *time.Timer // at the end of the credential, if that is before the poll's
 }
 
 // parkedPolls is the waiting polls of this gateway. Safe for concurrent use.
@@ -49,7 +48,7 @@ func (pp *parkedPolls) drain() {
 // drains gives it up at once.
 func (g *Gateway) park(c *clientConn, end time.Time) *parkedPoll {
 	p := &parkedPoll{
-		call: newCall(), conn: c, last: end.Add(g.cfg.LongPollGrace), cluster: c.ex.cluster, key: c.ex.principal.Key,
+		call: newCall(), conn: c, last: end.Add(g.cfg.LongPollGrace), cluster: c.ex.cluster, principal: c.ex.principal,
 	}
 	pp := &g.parked
 	pp.mu.Lock()
@@ -60,7 +59,7 @@ func (g *Gateway) park(c *clientConn, end time.Time) *parkedPoll {
 		// A snapshot that came after the head was judged is looked at here, one that comes later by rejudge.
 		snap, now := g.book.Snapshot(), time.Now()
 		if e = g.judgeParked(p, snap, now); e == nil {
-			g.setAlarm(p, snap, now)
+			g.setAlarm(p, now)
 		}
 	}
 	pp.mu.Unlock()
@@ -104,19 +103,12 @@ func (g *Gateway) rejudge(_, snap *plans.Snapshot) {
 // The lock of the parked polls is held.
 func (g *Gateway) judgeParked(p *parkedPoll, snap *plans.Snapshot, now time.Time) *wire.Error {
 	ex := &p.conn.ex
-	if p.ends.IsZero() || now.Before(p.ends) {
-		same := snap.ClusterByID(p.cluster.ID) == p.cluster
-		if p.key != nil {
-			same = same && snap.KeyByID(p.key.ID) == p.key
-		} else {
-			same = same && !snap.Revoked(ex.principal.JTI) && entitle(snap, &ex.principal, p.cluster, ex.route.Class) == nil
-		}
-		if same {
-			return nil
-		}
+	if snap.ClusterByID(p.cluster.ID) == p.cluster && g.verifier.Stands(snap, &p.principal, p.cluster.TenantID, now) &&
+		entitle(snap, &p.principal, p.cluster, ex.route.Class) == nil {
+		return nil
 	}
 	again := exchange{start: now, head: ex.head, route: ex.route}
-	if e := g.authenticate(p.conn, &again, snap); e != nil {
+	if e := g.authenticate(p.conn, &again, snap, true); e != nil {
 		return e
 	}
 	cluster, e := g.resolve(&again, snap)
@@ -129,22 +121,22 @@ func (g *Gateway) judgeParked(p *parkedPoll, snap *plans.Snapshot, now time.Time
 	if e := entitle(snap, &again.principal, cluster, ex.route.Class); e != nil {
 		return e
 	}
-	p.cluster, p.key = cluster, again.principal.Key
-	g.setAlarm(p, snap, now)
+	p.cluster, p.principal = cluster, again.principal
+	g.setAlarm(p, now)
 	return nil
 }
 
 // setAlarm has the poll judged again when its credential ends, if that is before the poll does. The lock of the parked
 // polls is held.
-func (g *Gateway) setAlarm(p *parkedPoll, snap *plans.Snapshot, now time.Time) {
+func (g *Gateway) setAlarm(p *parkedPoll, now time.Time) {
 	if p.alarm != nil {
 		p.alarm.Stop()
 		p.alarm = nil
 	}
-	if p.ends = g.credentialEnds(p, snap, now); p.ends.IsZero() {
+	ends := p.principal.Ends
+	if ends.IsZero() || ends.After(p.last) {
 		return
 	}
-	ends := p.ends
 	p.alarm = time.AfterFunc(ends.Sub(now), func() {
 		g.parked.mu.Lock()
 		_, parked := g.parked.polls[p]
@@ -157,26 +149,6 @@ func (g *Gateway) setAlarm(p *parkedPoll, snap *plans.Snapshot, now time.Time) {
 			p.cancel(e)
 		}
 	})
-}
-
-// credentialEnds returns when the poll's credential ends, zero when it outlasts the poll. A token says so to its
-// verifier only, which is asked about times to come.
-func (g *Gateway) credentialEnds(p *parkedPoll, snap *plans.Snapshot, now time.Time) time.Time {
-	if p.key != nil {
-		if p.key.ExpiresAt.After(p.last) {
-			return time.Time{}
-		}
-		return p.key.ExpiresAt
-	}
-	good := func(at time.Time) bool {
-		_, err := g.verifier.Verify(snap, p.conn.ex.head.authorization, p.conn.addr, at)
-		return err == nil
-	}
-	if good(p.last) {
-		return time.Time{}
-	}
-	ms := sort.Search(int(p.last.Sub(now).Milliseconds()), func(i int) bool { return !good(now.Add(time.Duration(i) * time.Millisecond)) })
-	return now.Add(time.Duration(ms) * time.Millisecond)
 }
 
 // verdict returns the refusal because of which a poll was given up, nil when it was not or for another reason.

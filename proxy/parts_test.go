@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -229,5 +230,35 @@ func TestRunMayEndBeforeItBegins(t *testing.T) {
 	for range 5 {
 		w := setup(t, options{})
 		w.stop()
+	}
+}
+
+// TestCellTokensAreBounded: an issuer with subjects without end fills no memory, and is served all the same.
+func TestCellTokensAreBounded(t *testing.T) {
+	t.Parallel()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := newCellTokens(key)
+	c := &plans.Cluster{ID: uuid.New(), Slug: "acme", Cell: "c1"}
+	now := time.Now()
+	mint := func(subject string, at time.Time) int {
+		if tok, err := tokens.of(c, wire.AccessReadWrite, subject, at); err != nil || tok == nil {
+			t.Fatalf("%s: %v", subject, err)
+		}
+		return len(tokens.byKey)
+	}
+	for i := range maxTokens {
+		tokens.byKey[tokenKey{subject: strconv.Itoa(i)}] = &cellToken{renew: now.Add(tokenRenew)}
+	}
+	if n := mint("one more", now); n != maxTokens {
+		t.Errorf("%d tokens are remembered", n)
+	}
+	if n := mint("one more", now.Add(sweepInterval-1)); n != maxTokens {
+		t.Errorf("%d tokens are remembered a moment later", n)
+	}
+	if n := mint("one more", now.Add(tokenRenew+1)); n != 1 {
+		t.Errorf("%d tokens are remembered when the rest is stale", n)
 	}
 }

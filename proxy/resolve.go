@@ -6,12 +6,41 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/proxy/auth"
 	"github.com/queengate/queengate/wire"
 )
 
-// authenticate turns the credential into the exchange's principal. Every failure is the verifier's.
-func (g *Gateway) authenticate(c *clientConn, ex *exchange, snap *plans.Snapshot) *wire.Error {
-	p, err := g.verifier.Verify(snap, ex.head.authorization, c.addr, ex.start)
+// place is where a request wants to go by its head, before anybody believes it.
+type place struct {
+	shared  bool           // the host names no cluster: the credential does
+	cluster *plans.Cluster // of a host of its own; on a shared host the one named to act on; nil: none that exists
+}
+
+// locate reads the place of a request. What it finds is told to nobody before the credential is good.
+func (g *Gateway) locate(ex *exchange, snap *plans.Snapshot) place {
+	var room [256]byte
+	host, ok := appendHost(room[:0], ex.head.host)
+	switch {
+	case !ok:
+		return place{}
+	case !g.isShared(host):
+		return place{cluster: g.clusterOfHost(host, snap)}
+	case ex.head.hasAct:
+		return place{shared: true, cluster: clusterRef(ex.head.act, snap)}
+	}
+	return place{shared: true}
+}
+
+// authenticate turns the credential into the exchange's principal. Every failure is the verifier's. Tokens of issuers
+// count at the place of their tenant alone, and a place that does not exist is nobody's: no refusal tells the two apart.
+// prompt: it must not wait.
+func (g *Gateway) authenticate(c *clientConn, ex *exchange, snap *plans.Snapshot, prompt bool) *wire.Error {
+	ex.place = g.locate(ex, snap)
+	r := auth.Request{Authorization: ex.head.authorization, Remote: c.addr, Now: ex.start, Prompt: prompt}
+	if at := ex.place.cluster; at != nil {
+		r.Tenant = at.TenantID
+	}
+	p, err := g.verifier.Verify(snap, r)
 	if err != nil {
 		return wire.AsError(err)
 	}
@@ -27,15 +56,10 @@ func (g *Gateway) resolve(ex *exchange, snap *plans.Snapshot) (*plans.Cluster, *
 	if p.Key != nil && ex.head.hasAct {
 		return nil, wire.Errorf(wire.Forbidden, "a key acts on its own cluster only")
 	}
-	var room [256]byte
-	host, ok := appendHost(room[:0], ex.head.host)
-	if ok && g.isShared(host) {
+	if ex.place.shared {
 		return g.named(ex, snap)
 	}
-	var own *plans.Cluster
-	if ok {
-		own = g.clusterOfHost(host, snap)
-	}
+	own := ex.place.cluster
 	if own == nil {
 		return nil, &wire.Error{Code: wire.ClusterUnknown}
 	}
@@ -68,7 +92,7 @@ func (g *Gateway) named(ex *exchange, snap *plans.Snapshot) (*plans.Cluster, *wi
 		}
 		return claimed, nil
 	}
-	act := clusterRef(ex.head.act, snap)
+	act := ex.place.cluster
 	if act == nil {
 		return nil, &wire.Error{Code: wire.Forbidden}
 	}

@@ -73,6 +73,7 @@ type options struct {
 	facts   func(w *world)
 	broker  fasthttp.RequestHandler
 	address string // of the broker, instead of a scripted one
+	foreign *auth.ForeignConfig
 }
 
 func setup(t testing.TB, o options) *world {
@@ -111,7 +112,7 @@ func setup(t testing.TB, o options) *world {
 	if o.config != nil {
 		o.config(&cfg)
 	}
-	verifier, err := auth.New(auth.Config{Issuer: tokenIssuer, Keys: []auth.KeyConfig{{KID: "k", Alg: "HS256", Secret: tokenSecret}}})
+	verifier, err := auth.New(auth.Config{Issuer: tokenIssuer, Keys: []auth.KeyConfig{{KID: "k", Alg: "HS256", Secret: tokenSecret}}, Foreign: o.foreign})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 	"github.com/queengate/queengate/broker/fuse"
 	"github.com/queengate/queengate/broker/janitor"
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/bearer"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/spool"
 	"github.com/queengate/queengate/plans"
@@ -136,6 +138,10 @@ func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
+	if keys.Foreign, err = c.foreign(); err != nil {
+		return nil, nil, usageError{err}
+	}
+	keys.Foreign.Log, keys.Foreign.Metrics = log.With("part", "auth"), reg
 	verifier, err := auth.New(keys)
 	if err != nil {
 		return nil, nil, usageError{err}
@@ -214,6 +220,26 @@ func (c *gatewayConfig) verifier() (auth.Config, error) {
 		public("jwt_keys", kid, string(text))
 	}
 	return a, errors.Join(errs...)
+}
+
+// foreign returns how the keys of tenants' issuers are fetched.
+func (c *gatewayConfig) foreign() (*auth.ForeignConfig, error) {
+	var errs []error
+	var networks []netip.Prefix
+	for _, text := range c.IssuerNetworks {
+		network, err := netip.ParsePrefix(text)
+		if err != nil || network != network.Masked() {
+			errs = append(errs, fmt.Errorf("gateway.issuer_networks: %q: want a network such as 10.0.0.0/8 or fd00::/8", text))
+			continue
+		}
+		networks = append(networks, network)
+	}
+	if c.IssuerMaxAge < c.IssuerRefresh {
+		errs = append(errs, fmt.Errorf("gateway.issuer_max_age = %v: want at least gateway.issuer_refresh = %v", c.IssuerMaxAge, c.IssuerRefresh))
+	}
+	return &auth.ForeignConfig{
+		Fetcher: bearer.NewFetcher(bearer.FetcherConfig{Networks: networks}), Refresh: c.IssuerRefresh, MaxAge: c.IssuerMaxAge,
+	}, errors.Join(errs...)
 }
 
 // certificate returns the TLS configuration of the files, nil when none are configured.

@@ -66,6 +66,10 @@ type gatewayConfig struct {
 	JWTSecret    conf.Secret
 	JWTPublicKey string
 	JWTKeys      []string
+
+	IssuerNetworks []string
+	IssuerRefresh  time.Duration
+	IssuerMaxAge   time.Duration
 }
 
 type brokerConfig struct {
@@ -120,7 +124,7 @@ func defaults() *config {
 		Quota: quotaConfig{Mode: modeAuto, Budget: 25 * time.Millisecond, Fleet: 1},
 		Gateway: gatewayConfig{
 			SharedHosts: []string{"localhost", "127.0.0.1", "::1"}, MaxBodyBytes: 16 << 20, MaxConns: 50_000,
-			LongPollMax: 90 * time.Second, DrainTime: 25 * time.Second,
+			LongPollMax: 90 * time.Second, DrainTime: 25 * time.Second, IssuerRefresh: 15 * time.Minute, IssuerMaxAge: 24 * time.Hour,
 		},
 		Broker: brokerConfig{
 			Addr: "127.0.0.1:6632", Cell: "local", Tenancy: true, MaxBodyBytes: 64 << 20, MaxParked: 50_000,
@@ -216,6 +220,15 @@ func (c *gatewayConfig) declare(s *conf.Set) {
 	s.Secret(&c.JWTSecret, "jwt_secret", "HS256 secret of session tokens, at least 32 bytes.", conf.Env("QUEEN_PROXY_JWT_SECRET"))
 	s.String(&c.JWTPublicKey, "jwt_public_key", "Public key of session tokens without a key id, as PEM text: Ed25519 (EdDSA) or RSA (RS256).", conf.Env("QUEEN_PROXY_JWT_ED25519_PUB_PEM"))
 	s.List(&c.JWTKeys, "jwt_keys", "Public keys of session tokens by their key id, as KID=FILE: PEM of Ed25519 (EdDSA) or RSA (RS256); two during a rotation.")
+
+	s.Section("gateway", "Gateway: issuers of tenants. Their keys are fetched from public addresses by https.", "up", "gateway")
+	s.List(&c.IssuerNetworks, "issuer_networks", "Networks (CIDR) where issuers may be although they are not public, also by http. Whoever sets a tenant's issuers reaches them.")
+	s.Duration(&c.IssuerRefresh, "issuer_refresh", "How often the keys of an issuer in use are fetched.", time.Minute, 24*time.Hour)
+	s.Duration(&c.IssuerMaxAge, "issuer_max_age", "How long keys are used while they cannot be fetched.", time.Minute, 30*24*time.Hour)
+	s.Check(func() error {
+		_, err := c.foreign()
+		return err
+	})
 
 	s.Section("gateway", "Gateway: upstream. The control database says where the brokers of a cell are (`bootstrap --base-url`).", "gateway")
 	s.List(&c.Brokers, "brokers", "Other addresses of a cell's brokers, as seen from this gateway: CELL=http://host:port, once per broker, or CELL=dns+http://host:port for all addresses of a name.")

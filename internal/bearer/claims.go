@@ -1,9 +1,11 @@
 package bearer
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -66,6 +68,60 @@ func (c *Claims) Text(name string) (text string, err error) {
 // Texts returns the claim of that name, nil when it is absent; one that is no list of texts is an error.
 func (c *Claims) Texts(name string) (texts []string, err error) {
 	return texts, c.decode(name, &texts)
+}
+
+// Values returns the texts of a claim: itself if it is a text, its texts if it is a list; a path of several names leads into
+// objects. Whatever else stands there, or nothing, is none.
+func (c *Claims) Values(path []string) []string {
+	if len(path) == 0 {
+		return nil
+	}
+	raw := c.raw[path[0]]
+	for _, name := range path[1:] {
+		var inside map[string]json.RawMessage
+		if json.Unmarshal(raw, &inside) != nil {
+			return nil
+		}
+		raw = inside[name]
+	}
+	var text string
+	if len(raw) == 0 || raw[0] == 'n' { // null would decode into anything
+		return nil
+	}
+	if json.Unmarshal(raw, &text) == nil {
+		return []string{text}
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) != nil {
+		return nil
+	}
+	var texts []string
+	for _, member := range list {
+		if member[0] == '"' && json.Unmarshal(member, &text) == nil {
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}
+
+// StatedIssuer returns what a token says its issuer is, "" when it says nothing one can read. Nothing of it is verified: it
+// tells which keys to ask, and Config.Issuer must say the same.
+func StatedIssuer(token string) string {
+	_, rest, _ := strings.Cut(token, ".")
+	payload, _, _ := strings.Cut(rest, ".")
+	if payload == "" || len(token) > MaxTokenBytes {
+		return ""
+	}
+	text, err := base64.RawURLEncoding.DecodeString(payload)
+	if err != nil {
+		return ""
+	}
+	var claims map[string]json.RawMessage // names are exact in a map
+	var issuer string
+	if json.Unmarshal(text, &claims) != nil || json.Unmarshal(claims["iss"], &issuer) != nil {
+		return ""
+	}
+	return issuer
 }
 
 func (c *Claims) decode(name string, into any) error {

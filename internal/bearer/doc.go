@@ -9,8 +9,10 @@
 // refused.
 //
 // Keys are configured, or come from an address (Remote): fetched at the start, again by the hour, and once more when a
-// token names a key nobody knows, at most every five seconds. The last good set serves through an outage. A fetched set
-// holds public keys only, whatever the answer says.
+// token names a key nobody knows, at most every five seconds. The last good set serves through an outage, for good or for
+// a while. A fetched set holds public keys only, whatever the answer says.
+//
+// Where an address is a stranger's word, a Fetcher asks: it goes to public places only, and what it brings is bounded.
 //
 // Verifying costs tens of microseconds; Cache remembers what came out, in bounded memory, and whoever asks it judges
 // time on every use. Everything here is safe for concurrent use, and only Remote does I/O.

@@ -96,13 +96,13 @@ func TestKeysRotateAndTheThrottleHolds(t *testing.T) {
 		{"the first token has the set fetched", nil, "first", pairs().rsa, 0, 0, 1, 1},
 		{"a known key costs nothing", nil, "first", pairs().rsa, 0, 0, 1, 1},
 		{"an unknown key is not asked for at once", nil, "second", pairs().otherRSA, time.Second, UnknownKey, 1, 1},
-		{"nor a moment before the pause ends", nil, "second", pairs().otherRSA, onDemandPause - 1, UnknownKey, 1, 1},
-		{"then it is, in vain", nil, "second", pairs().otherRSA, onDemandPause, UnknownKey, 2, 1},
-		{"a new key is there with the next fetch", setOf(first, second), "second", pairs().otherRSA, 2 * onDemandPause, 0, 3, 2},
-		{"and the old one still", nil, "first", pairs().rsa, 2 * onDemandPause, 0, 3, 2},
-		{"a key that was taken back is unknown after the next fetch", setOf(second), "third", pairs().rsa, 3 * onDemandPause, UnknownKey, 4, 3},
-		{"and refused", nil, "first", pairs().rsa, 3 * onDemandPause, UnknownKey, 4, 3},
-		{"another key under a known id is a bad signature", nil, "second", pairs().rsa, 3 * onDemandPause, BadSignature, 4, 3},
+		{"nor a moment before the pause ends", nil, "second", pairs().otherRSA, defaultPause - 1, UnknownKey, 1, 1},
+		{"then it is, in vain", nil, "second", pairs().otherRSA, defaultPause, UnknownKey, 2, 1},
+		{"a new key is there with the next fetch", setOf(first, second), "second", pairs().otherRSA, 2 * defaultPause, 0, 3, 2},
+		{"and the old one still", nil, "first", pairs().rsa, 2 * defaultPause, 0, 3, 2},
+		{"a key that was taken back is unknown after the next fetch", setOf(second), "third", pairs().rsa, 3 * defaultPause, UnknownKey, 4, 3},
+		{"and refused", nil, "first", pairs().rsa, 3 * defaultPause, UnknownKey, 4, 3},
+		{"another key under a known id is a bad signature", nil, "second", pairs().rsa, 3 * defaultPause, BadSignature, 4, 3},
 	}
 	for _, s := range steps {
 		if s.serve != nil {

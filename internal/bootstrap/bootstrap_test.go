@@ -76,7 +76,9 @@ func TestBootstrappedKeysWork(t *testing.T) {
 		"full":    {wire.ClassProduce, wire.ClassConsume, wire.ClassQueueAdmin, wire.ClassRead},
 	}
 	for _, key := range r.Keys {
-		p, err := v.Verify(snap, []byte("Bearer "+key.Plaintext.Reveal()), netip.MustParseAddr("127.0.0.1"), time.Now())
+		p, err := v.Verify(snap, auth.Request{
+			Authorization: []byte("Bearer " + key.Plaintext.Reveal()), Remote: netip.MustParseAddr("127.0.0.1"), Now: time.Now(),
+		})
 		if err != nil || p.Subject() != key.PublicID || p.Key.ID != key.ID || p.Key.Name != key.Name {
 			t.Errorf("key %s: %+v, %v", key.Name, p, err)
 			continue

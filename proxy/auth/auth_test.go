@@ -88,7 +88,7 @@ func TestKeysOfBothFormsAreFound(t *testing.T) {
 		"bearer\t" + oldKey:        short,
 		"BEARER   " + oldKey + " ": short,
 	} {
-		p, err := v.Verify(w.snapshot(), []byte(text), remote, now)
+		p, err := v.Verify(w.snapshot(), Request{Authorization: []byte(text), Remote: remote, Now: now})
 		if err != nil || p.Key != want || p.User != uuid.Nil || p.Subject() != want.PublicID {
 			t.Errorf("%q: %+v, %v", text, p, err)
 		}
@@ -148,7 +148,7 @@ func TestKeysAreRefused(t *testing.T) {
 		if c.remote != "" {
 			addr = netip.MustParseAddr(c.remote)
 		}
-		_, err := v.Verify(w.snapshot(), []byte(c.credential), addr, now)
+		_, err := v.Verify(w.snapshot(), Request{Authorization: []byte(c.credential), Remote: addr, Now: now})
 		if got := codeOf(err); got != c.want {
 			t.Errorf("%s: %q, want %q", rule, got, c.want)
 		}
@@ -327,7 +327,7 @@ func BenchmarkVerifyKey(b *testing.B) {
 	snap, v, header := w.snapshot(), mustNew(b, Config{}), []byte("Bearer "+plaintext)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := v.Verify(snap, header, remote, now); err != nil {
+		if _, err := v.Verify(snap, Request{Authorization: header, Remote: remote, Now: now}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,25 +1,48 @@
 package auth
 
 import (
+	"time"
+
 	"github.com/google/uuid"
 
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/wire"
 )
 
-// Principal is who asks. Exactly one of Key and User is set.
+// Principal is who asks. Exactly one of Key, User and Foreign is set.
 type Principal struct {
 	Key     *plans.Key
 	User    uuid.UUID
-	JTI     string
-	Cluster uuid.UUID    // cluster claim of a token, or nil UUID
-	Roles   []plans.Role // roles stated in the token itself (a claim), or nil: then the snapshot's roles count
+	Foreign *Foreign
+
+	// Of tokens:
+	JTI     string       // what its revocation is filed under; "" for a tenant's issuer that gives none
+	SID     string       // JTI of the session that it was made of, or ""
+	Cluster uuid.UUID    // cluster claim of a token of ours, or nil UUID
+	Roles   []plans.Role // roles stated in a token of ours (a claim), or nil: then the snapshot's roles count
+	Issued  time.Time    // zero: it does not say, so every cut-off counts
+
+	Ends time.Time // when the credential ends, with the leeway of the clocks; zero: never
 }
 
-// Subject is the key's public id or the user: what a broker stores as a message's producer.
+// Foreign is the bearer of a token by an issuer of the tenant's own. Immutable.
+type Foreign struct {
+	Issuer  *plans.Issuer
+	Subject string             // "sub" of the token
+	Rules   []*plans.ClaimRule // that the token meets
+
+	source     *source
+	generation uint64 // of the keys that verified it
+}
+
+// Subject is what a broker stores as a message's producer: the key's public id, the user, or the issuer's name with the
+// token's subject. The colon in the last keeps an issuer from naming our keys or users.
 func (p *Principal) Subject() string {
-	if p.Key != nil {
+	switch {
+	case p.Key != nil:
 		return p.Key.PublicID
+	case p.Foreign != nil:
+		return p.Foreign.Issuer.Name + ":" + p.Foreign.Subject
 	}
 	return p.User.String()
 }
@@ -29,6 +52,7 @@ var (
 	errOtherCluster = wire.Errorf(wire.Forbidden, "the credential does not belong to this cluster")
 	errNoScope      = wire.Errorf(wire.Forbidden, "the API key lacks the scope for this")
 	errNoRole       = wire.Errorf(wire.Forbidden, "the user lacks the role for this")
+	errNoRule       = wire.Errorf(wire.Forbidden, "no rule of the issuer gives this token the role for this")
 	errNeverAllowed = wire.Errorf(wire.Forbidden, "no credential allows this route")
 )
 
@@ -75,15 +99,37 @@ func Allow(snap *plans.Snapshot, p *Principal, c *plans.Cluster, class wire.Clas
 		}
 		return nil
 	}
+	if p.Foreign != nil {
+		return p.Foreign.allow(c, need)
+	}
 	if p.Cluster != uuid.Nil && p.Cluster != c.ID {
 		return errOtherCluster
 	}
 	roles := p.Roles
-	if roles == nil {
+	if roles == nil || p.issuedBefore(snap.RolesSince(p.User, c.ID)) {
 		roles = snap.RoleOf(p.User, c.ID)
 	}
 	if rolesOf(roles...)&need.roles == 0 {
 		return errNoRole
 	}
 	return nil
+}
+
+// allow decides by what all rules that the token meets give together.
+func (f *Foreign) allow(c *plans.Cluster, need grant) error {
+	if f.Issuer.Tenant != c.TenantID {
+		return errOtherCluster
+	}
+	for _, r := range f.Rules {
+		if r.Covers(c) && (r.Scopes.Has(need.scopes) || rolesOf(r.Roles...)&need.roles != 0) {
+			return nil
+		}
+	}
+	return errNoRule
+}
+
+// issuedBefore reports whether a token came into being before an instant, zero being none. One that does not say when is
+// always that old.
+func (p *Principal) issuedBefore(instant time.Time) bool {
+	return !instant.IsZero() && p.Issued.Before(instant)
 }

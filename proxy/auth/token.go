@@ -70,28 +70,47 @@ func (k KeyConfig) material() (bearer.Key, error) {
 
 // session is a token whose signature and claims were found good. Immutable.
 type session struct {
-	user      uuid.UUID
-	jti       string
-	cluster   uuid.UUID
-	roles     []plans.Role
-	notBefore time.Time // zero: none
-	expires   time.Time
+	principal Principal
+	notBefore time.Time // with the leeway; zero: none
 }
 
-// parseToken verifies a token at now. The error is for the log; callers are told nothing of it.
-func (v *Verifier) parseToken(token string, now time.Time) (*session, error) {
-	if v.tokens == nil {
-		return nil, errors.New("no token keys are configured")
+// newSession takes over what every token states, whoever's it is.
+func (v *Verifier) newSession(c *bearer.Claims) *session {
+	s := &session{principal: Principal{JTI: c.ID, Issued: c.IssuedAt, Ends: c.Expires.Add(v.leeway)}}
+	if !c.NotBefore.IsZero() {
+		s.notBefore = c.NotBefore.Add(-v.leeway)
 	}
+	return s
+}
+
+// parseToken verifies a token by the issuer it states: ours, or one of the request's tenant. The error is for the log;
+// callers are told nothing of it.
+func (v *Verifier) parseToken(snap *plans.Snapshot, token string, r *Request) (*session, error) {
+	issuer := bearer.StatedIssuer(token)
+	if v.tokens != nil && issuer == v.issuer {
+		return v.parseOurs(token, r.Now)
+	}
+	if i := snap.Issuer(r.Tenant, issuer); i != nil && v.foreign != nil {
+		return v.parseForeign(i, token, r)
+	}
+	return nil, bearer.Refuse(bearer.WrongIssuer, nil)
+}
+
+// parseOurs verifies a token of a user of ours.
+func (v *Verifier) parseOurs(token string, now time.Time) (*session, error) {
 	c, err := v.tokens.Verify(token, now)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{jti: c.ID, notBefore: c.NotBefore, expires: c.Expires}
+	s := v.newSession(c)
+	p := &s.principal
 	if c.ID == "" {
 		return nil, errors.New("jti is missing")
 	}
-	if s.user, err = uuid.Parse(c.Subject); err != nil || s.user == uuid.Nil {
+	if p.SID, err = c.Text("sid"); err != nil {
+		return nil, err
+	}
+	if p.User, err = uuid.Parse(c.Subject); err != nil || p.User == uuid.Nil {
 		return nil, errors.New("sub is no user id")
 	}
 	cluster, err := c.Text("cluster")
@@ -103,7 +122,7 @@ func (v *Verifier) parseToken(token string, now time.Time) (*session, error) {
 		// providers use the name for purposes of their own, so it is not looked at.
 		return s, nil
 	}
-	if s.cluster, err = uuid.Parse(cluster); err != nil || s.cluster == uuid.Nil {
+	if p.Cluster, err = uuid.Parse(cluster); err != nil || p.Cluster == uuid.Nil {
 		return nil, errors.New("cluster is no cluster id")
 	}
 	names, err := c.Texts("roles")
@@ -113,13 +132,13 @@ func (v *Verifier) parseToken(token string, now time.Time) (*session, error) {
 	if names == nil {
 		return s, nil
 	}
-	s.roles = make([]plans.Role, 0, len(names)) // never nil: a token that states no role grants none
+	p.Roles = make([]plans.Role, 0, len(names)) // never nil: a token that states no role grants none
 	for _, name := range names {
 		role := plans.ParseRole(name)
 		if role == plans.RoleNone {
 			return nil, errors.New("unknown role")
 		}
-		s.roles = append(s.roles, role)
+		p.Roles = append(p.Roles, role)
 	}
 	return s, nil
 }

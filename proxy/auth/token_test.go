@@ -184,7 +184,7 @@ func TestTokens(t *testing.T) {
 			v, w := mustNew(t, config()), setup()
 			w.facts.Revoked = []string{"revoked"}
 			for _, use := range []string{"first", "second"} {
-				p, err := v.Verify(w.snapshot(), []byte("Bearer "+c.token), remote, now)
+				p, err := v.Verify(w.snapshot(), Request{Authorization: []byte("Bearer " + c.token), Remote: remote, Now: now})
 				if c.ok && (err != nil || p.User.String() != goodClaims()["sub"] || p.Subject() != p.User.String() || p.Key != nil || p.JTI == "") {
 					t.Errorf("%s use: %+v, %v", use, p, err)
 				}
@@ -210,10 +210,15 @@ func TestTokenClaimsArriveInThePrincipal(t *testing.T) {
 		for k, x := range extra {
 			c[k] = x
 		}
-		p, err := v.Verify(w.snapshot(), []byte(sign(t, jwt.SigningMethodHS256, "hs", []byte(secret), c)), remote, now)
+		token := sign(t, jwt.SigningMethodHS256, "hs", []byte(secret), c)
+		p, err := v.Verify(w.snapshot(), Request{Authorization: []byte(token), Remote: remote, Now: now})
 		if err != nil {
 			t.Fatal(err)
 		}
+		if !p.Issued.Equal(now) || !p.Ends.Equal(now.Add(time.Hour+30*time.Second)) {
+			t.Errorf("issued %v, ends %v", p.Issued, p.Ends)
+		}
+		p.Issued, p.Ends = time.Time{}, time.Time{}
 		return p
 	}
 	user := uuid.MustParse(goodClaims()["sub"].(string))
@@ -241,7 +246,7 @@ func TestRememberedTokensAreJudgedAgain(t *testing.T) {
 	v, w := mustNew(t, config()), setup()
 	token := []byte(sign(t, jwt.SigningMethodHS256, "hs", []byte(secret), goodClaims()))
 	at := func(snap *plans.Snapshot, when time.Time) wire.Code {
-		_, err := v.Verify(snap, token, remote, when)
+		_, err := v.Verify(snap, Request{Authorization: token, Remote: remote, Now: when})
 		return codeOf(err)
 	}
 	if got := at(w.snapshot(), now); got != "" {
@@ -266,7 +271,7 @@ func TestRefusedTokensAreNotRemembered(t *testing.T) {
 	t.Parallel()
 	v, w := mustNew(t, config()), setup()
 	bad := []byte(sign(t, jwt.SigningMethodHS256, "hs", []byte(otherSecret), goodClaims()))
-	if _, err := v.Verify(w.snapshot(), bad, remote, now); err == nil || v.sessions.Get(bad) != nil {
+	if _, err := v.Verify(w.snapshot(), Request{Authorization: bad, Remote: remote, Now: now}); err == nil || v.sessions.Get(bad) != nil {
 		t.Error("a refused token is remembered")
 	}
 }
@@ -287,7 +292,7 @@ func TestVerifierIsSafeForConcurrentUse(t *testing.T) {
 		wg.Go(func() {
 			for i := range 200 {
 				n := (i + g) % len(tokens)
-				p, err := v.Verify(snap, tokens[n], remote, now)
+				p, err := v.Verify(snap, Request{Authorization: tokens[n], Remote: remote, Now: now})
 				if err != nil || p.JTI != fmt.Sprint(n) {
 					t.Errorf("token %d: %+v, %v", n, p, err)
 				}
@@ -358,7 +363,7 @@ func FuzzToken(f *testing.F) {
 	f.Add([]byte("bearer " + good))
 	f.Add([]byte("eyJhbGciOiJub25lIn0.e30."))
 	f.Fuzz(func(t *testing.T, header []byte) {
-		p, err := v.Verify(snap, header, remote, now)
+		p, err := v.Verify(snap, Request{Authorization: header, Remote: remote, Now: now})
 		switch {
 		case err == nil && !strings.HasSuffix(strings.Trim(string(header), " \t"), good):
 			t.Fatalf("%q is believed: %+v", header, p)
@@ -376,7 +381,7 @@ func BenchmarkVerifyToken(b *testing.B) {
 	b.Run("remembered", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := v.Verify(snap, header, remote, now); err != nil {
+			if _, err := v.Verify(snap, Request{Authorization: header, Remote: remote, Now: now}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -384,7 +389,7 @@ func BenchmarkVerifyToken(b *testing.B) {
 	b.Run("new HS256", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := v.parseToken(string(header[len("Bearer "):]), now); err != nil {
+			if _, err := v.parseToken(snap, string(header[len("Bearer "):]), &Request{Now: now}); err != nil {
 				b.Fatal(err)
 			}
 		}

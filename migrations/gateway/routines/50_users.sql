@@ -89,7 +89,8 @@ BEGIN
 END
 $$;
 
--- revoke_cluster_role takes one role, or all with NULL. It raises when there was none to take.
+-- revoke_cluster_role takes one role, or all with NULL. It raises when there was none to take. Roles that the user's tokens
+-- state of the cluster end with it: from then on such a token has those that the user holds.
 CREATE OR REPLACE FUNCTION queengate.revoke_cluster_role(p_cluster uuid, p_email text, p_role text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -109,12 +110,14 @@ BEGIN
     IF v_roles IS NULL THEN
         RAISE EXCEPTION 'user % holds no such role on cluster %', p_email, v_cluster.slug USING ERRCODE = 'no_data_found';
     END IF;
+    PERFORM queengate.cut_off(v_cluster.tenant_id, NULL, p_cluster, v_user::text, clock_timestamp());
     PERFORM queengate.audit(v_cluster.tenant_id, p_cluster, 'cluster_role_revoked', v_user::text,
         jsonb_build_object('roles', v_roles));
 END
 $$;
 
--- revoke_session ends a token before its time. Doing it twice is fine and leaves one audit row.
+-- revoke_session ends a token before its time, and with it all that name it as their session (sid). Doing it twice is fine
+-- and leaves one audit row.
 CREATE OR REPLACE FUNCTION queengate.revoke_session(p_jti text, p_expires_at timestamptz, p_user uuid DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -129,7 +132,8 @@ BEGIN
 END
 $$;
 
--- sweep_revoked_tokens forgets tokens that no verifier would accept any more, its leeway included.
+-- sweep_revoked_tokens forgets tokens that no verifier would accept any more, its leeway included, nor a short one that was
+-- made of it at its end.
 CREATE OR REPLACE FUNCTION queengate.sweep_revoked_tokens() RETURNS bigint
 LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -137,7 +141,7 @@ AS $$
 DECLARE
     v_count bigint;
 BEGIN
-    DELETE FROM queengate.revoked_tokens WHERE expires_at < now() - interval '10 minutes';
+    DELETE FROM queengate.revoked_tokens WHERE expires_at < now() - interval '1 hour';
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
 END
