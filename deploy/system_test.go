@@ -122,7 +122,7 @@ func newCell(t *testing.T) *cell {
 	}
 	start(t, []string{
 		"QUEENGATE_HTTP=" + c.gateway.addr, "QUEENGATE_HTTPS=off", "QUEENGATE_POSTGRES_CONTROL_DSN=" + dsn,
-		"QUEENGATE_GATEWAY_CELL_KEY_FILE=" + filepath.Join(dir, "QUEENGATE_GATEWAY_CELL_KEY_FILE"),
+		"QUEENGATE_GATEWAY_CELL_KEY_FILE=" + filepath.Join(dir, "QUEENGATE_GATEWAY_CELL_KEY_FILE"), "QUEENGATE_DATA=" + filepath.Join(dir, "gateway"),
 	}, "gateway", c.gateway.ops)
 	c.talk(t, made.Keys[len(made.Keys)-1].Key)
 	return c

@@ -140,12 +140,14 @@ func checkCredentials(t *testing.T, name string, loads []string, env map[string]
 	}
 }
 
-func TestTheSpoolOfAUnitIsInItsStateFolder(t *testing.T) {
+func TestWhatAUnitKeepsIsInItsStateFolder(t *testing.T) {
 	t.Parallel()
-	u := readUnit(t, "systemd/queengate-broker@.service")
-	dir := u.environment(t)["QUEENGATE_BROKER_SPOOL_DIR"]
-	if state := u["Service"]["StateDirectory"]; len(state) != 1 || !strings.HasPrefix(dir, "%S/"+state[0]+"/") || !strings.Contains(dir, "%i") {
-		t.Errorf("the spool is %s, and the state folder %v", dir, state)
+	for unit, variable := range map[string]string{"broker": "QUEENGATE_BROKER_SPOOL_DIR", "gateway": "QUEENGATE_DATA"} {
+		u := readUnit(t, "systemd/queengate-"+unit+"@.service")
+		dir := u.environment(t)[variable]
+		if state := u["Service"]["StateDirectory"]; len(state) != 1 || !strings.HasPrefix(dir+"/", "%S/"+state[0]+"/") || !strings.Contains(dir, "%i") {
+			t.Errorf("%s: what must stay is in %s, and the state folder is %v", unit, dir, state)
+		}
 	}
 }
 

@@ -2,15 +2,19 @@ package plans
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/queengate/queengate/internal/pg"
 )
 
 // Channel is the one on which the database announces changes. A notification is a reason to look, nothing more.
@@ -26,8 +30,11 @@ const (
 	// refreshTimeout bounds one look at the database. The reads can be cancelled at will.
 	refreshTimeout = 20 * time.Second
 
-	minBackoff   = 100 * time.Millisecond
-	maxBackoff   = 5 * time.Second
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 5 * time.Second
+	// patience is how long a start with a good file waits for the database.
+	patience = 500 * time.Millisecond
+
 	pingInterval = 15 * time.Second // finds a listening connection whose other end vanished silently
 )
 
@@ -37,18 +44,23 @@ const (
 // A change costs the rows it names and a copy of the maps it touches. At 10,000 clusters with 20,000 keys a key costs 3
 // ms, a cluster 10 ms, an edit of the plan they all have 65 ms, a whole load 210 ms, a look without news 0.1 ms
 // (BenchmarkBook, 2 shared cores, 2026-11). Changes that come while one is followed are followed together.
+//
+// What it knows is in force for so long after the database was last heard of, and no longer (WithMaxAge), and with a
+// file it survives the process (WithFile).
 type Book struct {
 	log     *slog.Logger
 	pool    *pgxpool.Pool
 	poll    time.Duration
+	maxAge  time.Duration
+	keeper  *keeper // nil: there is no file
 	hooks   []func(old, new *Snapshot)
 	current atomic.Pointer[Snapshot]
 	synced  atomic.Int64 // Unix nanoseconds of the last successful look
+	away    atomic.Bool  // the last look failed, and that was said
 
 	mu     sync.Mutex // one look at a time; guards what follows
-	rows   *catalogue // what current was composed of
-	anchor anchor
-	away   bool // the last look failed, and that was said
+	rows   *catalogue // what current was composed of; nil when current is empty
+	anchor anchor     // zero: what is known is not from the log
 }
 
 // anchor is the row of the change log that was seen last. If the log no longer holds exactly this row, it was pruned or
@@ -59,19 +71,65 @@ type anchor struct {
 	at  time.Time
 }
 
+// DefaultMaxAge is how long a Book is in force after the database was last heard of, unless it is told otherwise.
+const DefaultMaxAge = 24 * time.Hour
+
+// Option is a part of a Book that not every one has.
+type Option func(*Book)
+
+// WithMaxAge sets how long after the database was last heard of the book is in force, from memory or from its file;
+// more than 0.
+func WithMaxAge(d time.Duration) Option { return func(b *Book) { b.maxAge = d } }
+
+// WithFile has the book keep what it knows in a file, and start from that while the database is away.
+func WithFile(f File) Option { return func(b *Book) { b.keeper = newKeeper(b.log, f) } }
+
 // NewBook returns a Book on pool; it does no I/O. poll is the interval of the sequence poll (default 0.5 s).
-func NewBook(log *slog.Logger, pool *pgxpool.Pool, poll time.Duration) *Book {
+func NewBook(log *slog.Logger, pool *pgxpool.Pool, poll time.Duration, with ...Option) *Book {
 	if poll <= 0 {
 		poll = defaultPoll
 	}
-	return &Book{log: log, pool: pool, poll: poll}
+	b := &Book{log: log, pool: pool, poll: poll, maxAge: DefaultMaxAge}
+	for _, o := range with {
+		o(b)
+	}
+	return b
 }
 
-// Load reads the first snapshot. Errors are database faults; it may be called again.
+// Load reads the first snapshot: from the database or, when that does not answer within half a second and there is a
+// file that is good, from the file; then Run replaces it as soon as the database answers. Errors are database faults,
+// with what is wrong with the file; it may be called again. What waiting does not cure, such as a wrong password, is an
+// error whatever the file says.
 func (b *Book) Load(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.reload(ctx)
+	if b.keeper == nil {
+		return b.reload(ctx)
+	}
+	kept, rows, unusable := b.keeper.open(b.maxAge, time.Now())
+	if kept != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
+	err := b.reload(ctx)
+	switch {
+	case err == nil && unusable != nil && !errors.Is(unusable, os.ErrNotExist):
+		b.log.Warn("the last-known-good file was of no use and is replaced", "file", b.keeper.Path, "reason", unusable)
+		return nil
+	case err == nil:
+		return nil
+	case unusable != nil:
+		return fmt.Errorf("%w; nor can %s be used instead: %w", err, b.keeper.Path, unusable)
+	case !pg.Away(err):
+		return err
+	}
+	b.away.Store(true)
+	b.rows = rows
+	b.publish(&changes{all: true}, kept.Seq, kept.Synced)
+	b.log.Warn("control database cannot be read: this gateway starts with what it knew last", "file", b.keeper.Path,
+		"age_s", int64(time.Since(kept.Synced).Seconds()), "clusters", len(b.Snapshot().Clusters()), "err", err)
+	return nil
 }
 
 // Snapshot returns the current snapshot; never nil after Load.
@@ -89,14 +147,18 @@ func (b *Book) Synced() time.Time {
 // are serial and hold up the next look at the database, nothing else. Before Run only.
 func (b *Book) OnChange(f func(old, new *Snapshot)) { b.hooks = append(b.hooks, f) }
 
-// Run follows the database until ctx ends. A database that is away leaves the last snapshot in force.
+// Run follows the database until ctx ends. A database that is away leaves the last snapshot in force until that is too
+// old; then the snapshot is empty, until the database is back.
 func (b *Book) Run(ctx context.Context) error {
 	wakeC := make(chan struct{}, 1)
-	var listener sync.WaitGroup
-	defer listener.Wait()
+	var others sync.WaitGroup
+	defer others.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	listener.Go(func() { b.listen(ctx, wakeC) })
+	others.Go(func() { b.listen(ctx, wakeC) })
+	if b.keeper != nil {
+		others.Go(func() { b.keep(ctx) })
+	}
 
 	tick := time.NewTicker(b.poll)
 	defer tick.Stop()
@@ -107,39 +169,62 @@ func (b *Book) Run(ctx context.Context) error {
 			return nil
 		case <-wakeC:
 		case <-tick.C:
+		case <-b.expiry():
 		}
 	}
+}
+
+// left is how long the book is still in force if the database says nothing more.
+func (b *Book) left() time.Duration { return b.maxAge - time.Since(b.Synced()) }
+
+// expiry fires when a book without a database comes to its end.
+func (b *Book) expiry() <-chan time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.away.Load() || b.rows == nil {
+		return nil
+	}
+	return time.After(b.left())
 }
 
 // look brings the snapshot up to date, and says once when that becomes impossible and when it is possible again.
 func (b *Book) look(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bounded, cancel := context.WithTimeout(ctx, refreshTimeout)
+	limit := refreshTimeout
+	if left := b.left(); b.rows != nil && left < limit {
+		limit = left
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := b.refresh(bounded)
 	switch {
 	case ctx.Err() != nil:
-	case err != nil && !b.away:
-		b.away = true
-		b.log.Warn("control database cannot be read: the last snapshot stays in force", "err", err)
-	case err == nil && b.away:
-		b.away = false
+		return
+	case err != nil && b.away.CompareAndSwap(false, true):
+		b.log.Warn("control database cannot be read: the last snapshot stays in force", "for_s", int64(b.left().Seconds()), "err", err)
+	case err == nil && b.away.CompareAndSwap(true, false):
 		b.log.Info("control database is read again", "seq", b.anchor.seq)
+	}
+	if err != nil && b.rows != nil && b.left() <= 0 {
+		b.rows, b.anchor = nil, anchor{}
+		b.log.Error("control database was away for too long: what was known of it is in force no more", "max_age", b.maxAge.String(), "err", err)
+		b.exchange(&Snapshot{})
 	}
 }
 
 // refresh follows the change log from the anchor. The usual answer is the anchor alone: one round trip, no change.
 func (b *Book) refresh(ctx context.Context) error {
-	if b.rows == nil {
+	if b.rows == nil || b.anchor == (anchor{}) {
 		return b.reload(ctx)
 	}
+	began := time.Now()
 	news, err := readChanges(ctx, b.pool, b.anchor, 2)
 	if err != nil {
 		return err
 	}
 	if news.intact && news.count == 0 {
-		b.synced.Store(time.Now().UnixNano())
+		b.synced.Store(began.UnixNano())
 		return nil
 	}
 	if !news.intact {
@@ -151,7 +236,7 @@ func (b *Book) refresh(ctx context.Context) error {
 			return err
 		}
 		if news.intact && news.count <= maxChanges && !news.changes.all {
-			found, err = fetch(ctx, tx, &news.changes)
+			found, err = fetch(ctx, tx, &news.changes, b.keeper != nil)
 		}
 		return err
 	})
@@ -161,12 +246,13 @@ func (b *Book) refresh(ctx context.Context) error {
 	if found == nil {
 		return b.reload(ctx)
 	}
-	b.swap(&news.changes, found, news.newest)
+	b.swap(&news.changes, found, news.newest, began)
 	return nil
 }
 
 // reload reads everything. mu is held.
 func (b *Book) reload(ctx context.Context) error {
+	began := time.Now()
 	all := &changes{all: true}
 	var newest anchor
 	var found *catalogue
@@ -175,13 +261,13 @@ func (b *Book) reload(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read change log: %w", err)
 		}
-		found, err = fetch(ctx, tx, all)
+		found, err = fetch(ctx, tx, all, b.keeper != nil)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	b.swap(all, found, newest)
+	b.swap(all, found, newest, began)
 	return nil
 }
 
@@ -190,26 +276,43 @@ func (b *Book) inSnapshot(ctx context.Context, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, b.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
 }
 
-// swap publishes what was found. Nothing of the book has changed before it, so a failed look leaves no trace. mu is held.
-func (b *Book) swap(ch *changes, found *catalogue, newest anchor) {
-	now := time.Now()
+// swap publishes what was found by a look that began then. Nothing of the book has changed before it, so a failed look
+// leaves no trace. mu is held.
+func (b *Book) swap(ch *changes, found *catalogue, newest anchor, began time.Time) {
+	if b.keeper != nil {
+		b.keeper.note(ch, found.raw)
+		found.raw = nil
+	}
 	if b.rows == nil {
 		b.rows = &catalogue{}
 	}
 	b.rows.apply(ch, found)
 	b.anchor = newest
+	b.publish(ch, newest.seq, began)
+}
+
+// publish makes the snapshot of the rows the current one, as of the instant at which they were the database's. mu is held.
+func (b *Book) publish(ch *changes, seq int64, synced time.Time) {
 	old := b.current.Load()
 	if old == nil {
 		old = &Snapshot{}
 	}
-	next, composed := b.rows.snapshot(old, ch, newest.seq, now)
-	b.current.Store(next)
-	b.synced.Store(now.UnixNano())
-	for _, f := range b.hooks {
-		f(old, next)
-	}
+	next, composed := b.rows.snapshot(old, ch, seq, time.Now())
+	b.synced.Store(synced.UnixNano())
+	b.exchange(next)
 	for id := range composed {
 		b.judge(next.byID[id])
+	}
+}
+
+// exchange makes next the current snapshot and tells the hooks. mu is held.
+func (b *Book) exchange(next *Snapshot) {
+	old := b.current.Swap(next)
+	if old == nil {
+		old = &Snapshot{}
+	}
+	for _, f := range b.hooks {
+		f(old, next)
 	}
 }
 

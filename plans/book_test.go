@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +20,12 @@ import (
 	"github.com/queengate/queengate/migrations"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if path := os.Getenv(writerFile); path != "" {
+		writeWithoutEnd(path)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // deadline is what the design promises for a change; a follower that is slower fails.
 const deadline = 2 * time.Second
@@ -500,9 +507,7 @@ func TestDatabaseAwayLeavesTheLastSnapshot(t *testing.T) {
 }
 
 func (f *fixture) isAway() bool {
-	f.book.mu.Lock()
-	defer f.book.mu.Unlock()
-	return f.book.away
+	return f.book.away.Load()
 }
 
 func TestContradictionsAreWarnedOf(t *testing.T) {
@@ -587,6 +592,36 @@ func BenchmarkBook(b *testing.B) {
 	b.Run("one cluster", edit("UPDATE queengate.clusters SET status = 'active' WHERE slug = 't1'"))
 	b.Run("one key", edit("UPDATE queengate.api_keys SET name = 'k' WHERE id = (SELECT min(id::text)::uuid FROM queengate.api_keys)"))
 	b.Run("plan of all", edit("UPDATE queengate.plans SET max_queues = 20 WHERE code = 'free'"))
+	file := File{Path: filepath.Join(b.TempDir(), "control.book"), Secret: []byte("s"), Origin: "o"}
+	kept := NewBook(slog.New(slog.DiscardHandler), pool, time.Hour, WithFile(file))
+	if err := kept.Load(ctx); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("whole, kept", func(b *testing.B) {
+		for b.Loop() {
+			kept.mu.Lock()
+			err := kept.reload(ctx)
+			kept.mu.Unlock()
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("write the file", func(b *testing.B) {
+		for b.Loop() {
+			kept.keeper.stored.Store(0)
+			if err := kept.store(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("read the file", func(b *testing.B) {
+		for b.Loop() {
+			if _, _, err := kept.keeper.open(time.Hour, time.Now()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 	b.Run("nothing", func(b *testing.B) {
 		for b.Loop() {
 			if err := book.refresh(ctx); err != nil {

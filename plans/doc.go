@@ -7,7 +7,8 @@
 // Promises: a Snapshot never changes, and holds the database as of one instant, so its parts agree with each other. A
 // change is followed within milliseconds through NOTIFY, and within the poll interval when the notification was lost.
 // A cluster or key that did not change keeps its pointer from one snapshot to the next. A database that is away leaves
-// the last snapshot in force. What a row says that this program does not understand fails closed: an unknown status
+// the last snapshot in force for a bounded time, also for a process that starts meanwhile and finds the file of one before
+// it (docs/design/control-outage.md). What a row says that this program does not understand fails closed: an unknown status
 // is suspended, an unknown mode enforces, an unknown scope or role is none.
 //
 // Nothing here writes: the functions of schema queengate do (migrations/gateway/routines).

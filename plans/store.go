@@ -24,6 +24,8 @@ type catalogue struct {
 	revoked   map[string]time.Time
 	issuers   map[uuid.UUID]*Issuer // active ones
 	cutoffs   map[uuid.UUID]Cutoff
+
+	raw rawRows // what was found, as it came; nil unless that is kept
 }
 
 type tenantRow struct {
@@ -121,15 +123,15 @@ const sqlChanges = `SELECT seq, at, kind, id FROM queengate.inval_log WHERE seq 
 
 const sqlNewest = `SELECT seq, at FROM queengate.inval_log ORDER BY seq DESC LIMIT 1`
 
-// fetch reads what ch names in one round trip (two for a statement's first use on a connection).
-func fetch(ctx context.Context, tx pgx.Tx, ch *changes) (*catalogue, error) {
+// newReading returns an empty catalogue and what fills it with all that ch names.
+func newReading(ch *changes) (*catalogue, reading) {
 	c := &catalogue{
 		tenants: map[uuid.UUID]tenantRow{}, cells: map[string]*Cell{}, plans: map[string]*Plan{},
 		clusters: map[uuid.UUID]clusterRow{}, operators: map[uuid.UUID]bool{},
 		roles: map[uuid.UUID]map[uuid.UUID][]Role{}, keys: map[uuid.UUID]keyRow{}, revoked: map[string]time.Time{},
 		issuers: map[uuid.UUID]*Issuer{}, cutoffs: map[uuid.UUID]Cutoff{},
 	}
-	var b pgx.Batch
+	var b reading
 	queue(&b, ch, sqlTenants, "id", ch.tenants, c.scanTenant)
 	queue(&b, ch, sqlCells, "slug", ch.cells, c.scanCell)
 	queue(&b, ch, sqlPlans, "code", ch.plans, c.scanPlan)
@@ -140,8 +142,22 @@ func fetch(ctx context.Context, tx pgx.Tx, ch *changes) (*catalogue, error) {
 	queue(&b, ch, sqlRevoked, "jti", ch.sessions, c.scanRevoked)
 	queue(&b, ch, sqlIssuers, "id", ch.issuers, c.scanIssuer)
 	queue(&b, ch, sqlCutoffs, "id", ch.cutoffs, c.scanCutoff)
-	if b.Len() == 0 {
+	return c, b
+}
+
+// fetch reads what ch names in one round trip (two for a statement's first use on a connection); keep has the rows kept
+// too.
+func fetch(ctx context.Context, tx pgx.Tx, ch *changes, keep bool) (*catalogue, error) {
+	c, asked := newReading(ch)
+	if len(asked) == 0 {
 		return c, nil
+	}
+	if keep {
+		c.raw = rawRows{}
+	}
+	var b pgx.Batch
+	for _, q := range asked {
+		q.send(&b, c.raw)
 	}
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 		return nil, fmt.Errorf("read catalogue: %w", err)
@@ -149,25 +165,15 @@ func fetch(ctx context.Context, tx pgx.Tx, ch *changes) (*catalogue, error) {
 	return c, nil
 }
 
-// queue adds the statement to the batch: whole, for the changed ids, or not at all.
-func queue[T any](b *pgx.Batch, ch *changes, sql, key string, ids []T, scan func(pgx.Rows) error) {
-	var q *pgx.QueuedQuery
-	switch {
-	case ch.all:
-		q = b.Queue(sql)
-	case len(ids) > 0:
-		q = b.Queue(sql+" WHERE "+key+" = ANY ($1)", ids)
-	default:
-		return
-	}
-	q.Query(func(rows pgx.Rows) error {
-		for rows.Next() {
-			if err := scan(rows); err != nil {
-				return err
-			}
+// restore reads the whole catalogue from rows that were kept.
+func restore(raw rawRows) (*catalogue, error) {
+	c, asked := newReading(&changes{all: true})
+	for _, q := range asked {
+		if err := q.replay(raw); err != nil {
+			return nil, err
 		}
-		return rows.Err()
-	})
+	}
+	return c, nil
 }
 
 func (c *catalogue) scanTenant(rows pgx.Rows) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -302,57 +301,6 @@ func TestAPollOfABrokerThatStopsIsParkedElsewhere(t *testing.T) {
 		if d := time.Since(begin); d >= pollPause {
 			t.Errorf("%s: it took %v to go elsewhere", name, d)
 		}
-	}
-}
-
-// TestAPollWhoseBrokerDies is the table of docs/design/upstream.md: what was sent is offered again only under a lease.
-func TestAPollWhoseBrokerDies(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		query   string
-		answer  string // before the connection breaks
-		resumes bool
-	}{
-		"under a lease, before an answer":   {waiting, "", true},
-		"under a lease, within the answer":  {waiting, "HTTP/1.1 200 OK\r\nContent-", false},
-		"under auto ack, before an answer":  {waiting + "&autoAck=true", "", false},
-		"under auto ack, within the answer": {waiting + "&autoAck=true", "HTTP/1.1 200 OK\r\nContent-", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dying := rawBroker(t, func(conn net.Conn, _ *http.Request, _ string) bool {
-				io.WriteString(conn, c.answer)
-				return false
-			})
-			asked := make(chan struct{}, 16)
-			healthy := rawBroker(t, func(conn net.Conn, _ *http.Request, _ string) bool {
-				asked <- struct{}{}
-				answerJSON(conn, "200 OK", `{"messages":[1]}`)
-				return true
-			})
-			w := setup(t, options{address: dying, config: func(c *Config) { c.SlowStart = -1 }, facts: func(w *world) {
-				w.facts.Cells[0].BaseURL = "http://" + dying + ",http://" + healthy
-				for { // a tenant of the dying one
-					p := newPool(slog.New(slog.DiscardHandler), "c1", 0)
-					p.join([]string{dying, healthy}, func(*broker) {})
-					if p.owner(homeKey(w.cluster.BrokerTenant, 0)).address == dying {
-						break
-					}
-					w.cluster.BrokerTenant = uuid.New()
-				}
-			}})
-			r := w.ask(w.head("GET", c.query))
-			if c.resumes {
-				if r.StatusCode != 200 || r.body != `{"messages":[1]}` {
-					t.Errorf("got %d %q", r.StatusCode, r.body)
-				}
-				return
-			}
-			emptyAnswer(t, r)
-			if r.Header.Get("X-Queen-Degraded") != "upstream" || len(asked) != 0 {
-				t.Errorf("%d more offers, %v", len(asked), r.Header)
-			}
-		})
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // runGateway runs a gateway until ctx ends.
-func runGateway(ctx context.Context, in *invocation) error {
+func runGateway(ctx context.Context, in *invocation) (ended error) {
 	c, err := in.load(nil)
 	if err != nil {
 		return err
@@ -31,14 +31,22 @@ func runGateway(ctx context.Context, in *invocation) error {
 	if err != nil {
 		return err
 	}
-	pool, err := openPool(ctx, "postgres.control_dsn", c.control().conn(), c.ControlPool, "queengate-gateway")
+	var dir *datadir.Dir
+	if c.Data == "" {
+		log.Warn("there is no data folder: this gateway does not start while the control database is away")
+	} else if dir, err = datadir.Open(c.Data); err != nil {
+		return fmt.Errorf("data: %w", err)
+	} else {
+		defer func() { ended = errors.Join(ended, dir.Close()) }()
+	}
+	pool, err := newPool(ctx, "postgres.control_dsn", c.control().conn(), c.ControlPool, "queengate-gateway")
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 
 	reg := obs.NewRegistry()
-	g, book, err := newGateway(ctx, log, c, key, pool, reg)
+	g, book, err := newGateway(ctx, log, c, key, dir, pool, reg)
 	if err != nil {
 		return err
 	}
@@ -63,7 +71,7 @@ func runGateway(ctx context.Context, in *invocation) error {
 	}
 
 	health := g.Health()
-	maps.Copy(health, map[string]obs.Health{"redis": fleetHealth(g.Gate())})
+	maps.Copy(health, map[string]obs.Health{"redis": fleetHealth(g.Gate()), "control": book.Health})
 	group := run.New(log, stopBudget)
 	ops, err := listen(ctx, "ops", c.Ops)
 	if err != nil {

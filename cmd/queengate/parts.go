@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +24,7 @@ import (
 	"github.com/queengate/queengate/broker/janitor"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/bearer"
+	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/spool"
 	"github.com/queengate/queengate/plans"
@@ -127,8 +130,9 @@ func mebibytes(n int) int64 {
 	return int64(n) << 20
 }
 
-// newGateway assembles a gateway and the book it decides with, which is loaded.
-func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.PrivateKey, pool *pgxpool.Pool, reg *prometheus.Registry) (*proxy.Gateway, *plans.Book, error) {
+// newGateway assembles a gateway and the book it decides with, which is loaded: from the control database or, while that
+// is away, from its file in the data folder dir, which may be nil.
+func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.PrivateKey, dir *datadir.Dir, pool *pgxpool.Pool, reg *prometheus.Registry) (*proxy.Gateway, *plans.Book, error) {
 	c := &all.Gateway
 	keys, err := c.verifier()
 	if err != nil {
@@ -150,7 +154,12 @@ func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
-	book := plans.NewBook(log.With("part", "book"), pool, 0)
+	options := []plans.Option{plans.WithMaxAge(c.BookMaxAge)}
+	if dir != nil {
+		options = append(options, plans.WithFile(plans.File{Path: dir.Path("control.book"), Secret: key.Seed(), Origin: origin(pool)}))
+	}
+	book := plans.NewBook(log.With("part", "book"), pool, 0, options...)
+	reg.MustRegister(book)
 	g, err := proxy.New(proxy.Options{
 		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet,
 		Config: proxy.Config{
@@ -168,10 +177,23 @@ func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.
 			}
 		}
 	})
+	ctx, cancel := context.WithTimeout(ctx, databaseLook)
+	defer cancel()
 	if err := book.Load(ctx); err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("postgres.control_dsn: %w", err)
 	}
 	return g, book, nil
+}
+
+// origin names the database of a pool by where it is, without the account.
+func origin(pool *pgxpool.Pool) string {
+	at := pool.Config().ConnConfig
+	hosts := []string{net.JoinHostPort(at.Host, strconv.Itoa(int(at.Port)))}
+	for _, other := range at.Fallbacks {
+		hosts = append(hosts, net.JoinHostPort(other.Host, strconv.Itoa(int(other.Port))))
+	}
+	slices.Sort(hosts)
+	return strings.Join(slices.Compact(hosts), ",") + "/" + at.Database
 }
 
 // brokers returns the configured addresses of brokers by their cell.

@@ -13,6 +13,7 @@ import (
 	"github.com/queengate/queengate/broker/seal"
 	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/pg"
+	"github.com/queengate/queengate/plans"
 )
 
 // config is every setting of the program. A command reads the sections that name it.
@@ -58,6 +59,7 @@ type gatewayConfig struct {
 	MaxBodyBytes int64
 	MaxConns     int
 	LongPollMax  time.Duration
+	BookMaxAge   time.Duration
 	Brokers      []string
 	DrainDelay   time.Duration
 	DrainTime    time.Duration
@@ -125,6 +127,7 @@ func defaults() *config {
 		Gateway: gatewayConfig{
 			SharedHosts: []string{"localhost", "127.0.0.1", "::1"}, MaxBodyBytes: 16 << 20, MaxConns: 50_000,
 			LongPollMax: 90 * time.Second, DrainTime: 25 * time.Second, IssuerRefresh: 15 * time.Minute, IssuerMaxAge: 24 * time.Hour,
+			BookMaxAge: plans.DefaultMaxAge,
 		},
 		Broker: brokerConfig{
 			Addr: "127.0.0.1:6632", Cell: "local", Tenancy: true, MaxBodyBytes: 64 << 20, MaxParked: 50_000,
@@ -154,8 +157,8 @@ func (c *config) dataDir() string {
 func settings(c *config) *conf.Set {
 	s := &conf.Set{}
 
-	s.Section("", "State.", "up", "operator-token")
-	s.String(&c.Data, "data", "Data folder; without one ./data, or /var/lib/queengate for root.", conf.Flag("data"))
+	s.Section("", "State.", "up", "gateway", "operator-token")
+	s.String(&c.Data, "data", "Data folder; without one ./data, or /var/lib/queengate for root. `gateway` has none without this setting; in it a gateway of its own keeps what it starts with while the control database is away.", conf.Flag("data"))
 
 	s.Section("", "Client addresses.", "up", "gateway")
 	s.Addr(&c.HTTP, "http", "Listen address for plain HTTP.", conf.Flag("http"), address("QUEEN_PROXY_PORT", "QUEEN_PROXY_BIND_ADDR", "6711"))
@@ -212,6 +215,7 @@ func (c *gatewayConfig) declare(s *conf.Set) {
 	conf.Int(s, &c.MaxBodyBytes, "max_body_bytes", "Largest request body, whatever the plan says.", 1<<10, 1<<30, conf.Env("QUEEN_PROXY_MAX_BODY_BYTES"))
 	conf.Int(s, &c.MaxConns, "max_conns", "Open client connections.", 16, 1_000_000, conf.Env("QUEEN_EDGE_MAX_CONNS"))
 	s.Duration(&c.LongPollMax, "long_poll_max", "Longest wait of a poll.", time.Second, 10*time.Minute, milliseconds("QUEEN_PROXY_LONGPOLL_MAX_MS", 0))
+	s.Duration(&c.BookMaxAge, "book_max_age", "How long a gateway serves the clusters, plans and keys that it knows after the control database was last heard of, from memory or, after a restart, from its data folder. Then it refuses all until the database is back.", time.Minute, plans.DefaultMaxAge)
 	s.Duration(&c.DrainDelay, "drain_delay", "How long readiness is red before the drain begins, for load balancers.", 0, 5*time.Minute)
 	s.Duration(&c.DrainTime, "drain_time", "For requests under way when service ends.", time.Second, drainBudget, milliseconds("QUEEN_PROXY_SHUTDOWN_DRAIN_MS", 0))
 	s.Check(func() error { return drains("gateway", c.DrainDelay, c.DrainTime) })

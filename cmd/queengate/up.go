@@ -161,7 +161,7 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	if err != nil {
 		return err
 	}
-	g, book, err := newGateway(ctx, u.log.With("part", "gateway"), c, key, control, reg)
+	g, book, err := newGateway(ctx, u.log.With("part", "gateway"), c, key, nil, control, reg)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 		return err
 	}
 	health := g.Health()
-	maps.Copy(health, map[string]obs.Health{"database": pinged(queues), "redis": fleetHealth(g.Gate())})
+	maps.Copy(health, map[string]obs.Health{"database": pinged(queues), "redis": fleetHealth(g.Gate()), "control": book.Health})
 	if u.listeners.ops != nil {
 		u.group.Add("ops", obs.NewOps(u.log.With("part", "ops"), u.listeners.ops, reg, health))
 	}

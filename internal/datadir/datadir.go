@@ -85,11 +85,27 @@ func (d *Dir) WriteFile(name string, data []byte) error { return WriteFile(d.Pat
 
 // WriteFile replaces the file at path: a reader, or a start after a power cut, sees the old or the new content.
 func WriteFile(path string, data []byte, perm fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	d, err := NewDraft(path, data, perm)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // after the rename there is nothing to remove, and that is fine
+	if err := d.Place(); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// Draft is a file that is whole and safe on the disk, and not in its place yet. Either Place or Discard ends it; one that
+// a crash ended is left in the folder for RemoveDrafts. It belongs to one goroutine.
+type Draft struct{ temporary, path string }
+
+// NewDraft writes the draft of the file at path, into the same folder.
+func NewDraft(path string, data []byte, perm fs.FileMode) (*Draft, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), draftPrefix(path)+"*")
+	if err != nil {
+		return nil, err
+	}
+	d := &Draft{f.Name(), path}
 	_, err = f.Write(data)
 	if err == nil {
 		err = f.Chmod(perm)
@@ -98,12 +114,40 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 		err = f.Sync()
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		d.Discard()
+		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
+	return d, nil
+}
+
+// draftPrefix begins the names of all drafts of the file at path.
+func draftPrefix(path string) string { return "." + filepath.Base(path) + "." }
+
+// Place puts the draft in its place, whatever stands there. A power cut may undo that until SyncDir.
+func (d *Draft) Place() error {
+	err := os.Rename(d.temporary, d.path)
+	if err != nil {
+		d.Discard()
 	}
-	return SyncDir(filepath.Dir(path))
+	return err
+}
+
+// Discard removes the draft.
+func (d *Draft) Discard() {
+	// What is left of it is nobody's file, and RemoveDrafts finds it.
+	_ = os.Remove(d.temporary)
+}
+
+// RemoveDrafts removes what crashes left of drafts of the file at path, when nobody writes one.
+func RemoveDrafts(path string) error {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), draftPrefix(path)) {
+			errs = append(errs, os.Remove(filepath.Join(filepath.Dir(path), e.Name())))
+		}
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // SyncDir makes renames and creations inside the folder survive a power cut.

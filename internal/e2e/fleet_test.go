@@ -60,6 +60,13 @@ func startFleet(t *testing.T, spread int) *fleet {
 // startFleetOn is startFleet on an empty database of the test's own, with more environment.
 func startFleetOn(t *testing.T, dsn string, spread int, env ...string) *fleet {
 	t.Helper()
+	return startFleetApart(t, dsn, dsn, spread, env...)
+}
+
+// startFleetApart is startFleetOn with the control database in another place than the cell's. Gateways have a data folder
+// of their own each.
+func startFleetApart(t *testing.T, cell, control string, spread int, env ...string) *fleet {
+	t.Helper()
 	f := &fleet{t: t, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 60 * time.Second}}
 	t.Cleanup(f.client.CloseIdleConnections)
 	dir, err := datadir.Open(t.TempDir())
@@ -79,7 +86,7 @@ func startFleetOn(t *testing.T, dsn string, spread int, env ...string) *fleet {
 		t.Fatal(err)
 	}
 	f.env = []string{
-		"QUEENGATE_POSTGRES_DSN=" + dsn, "QUEENGATE_BROKER_CELL_KEYS=" + dir.Path("cell.pub"),
+		"QUEENGATE_POSTGRES_DSN=" + cell, "QUEENGATE_POSTGRES_CONTROL_DSN=" + control, "QUEENGATE_BROKER_CELL_KEYS=" + dir.Path("cell.pub"),
 		"QUEENGATE_GATEWAY_CELL_KEY_FILE=" + dir.Path("keys", "cell.key"), "QUEENGATE_MESH_SECRET=a secret of the test's own",
 		"QUEENGATE_POSTGRES_BROKER_POOL=6", "QUEENGATE_POSTGRES_CONTROL_POOL=2", "QUEENGATE_LOG_LEVEL=warn",
 	}
@@ -103,7 +110,7 @@ func startFleetOn(t *testing.T, dsn string, spread int, env ...string) *fleet {
 		t.Fatal(err)
 	}
 	f.cluster, f.key = made.ClusterID, made.Keys[len(made.Keys)-1].Key
-	if f.db, err = pgxpool.New(t.Context(), dsn); err != nil {
+	if f.db, err = pgxpool.New(t.Context(), control); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.db.Close)
@@ -112,7 +119,7 @@ func startFleetOn(t *testing.T, dsn string, spread int, env ...string) *fleet {
 	}
 	for range 2 {
 		p := &part{addr: freeAddr(t), ops: freeAddr(t)}
-		p.args = []string{"gateway", "--http", p.addr, "--https", "off"}
+		p.args = []string{"gateway", "--http", p.addr, "--https", "off", "--data", t.TempDir()}
 		f.gateways = append(f.gateways, p)
 	}
 	var starting sync.WaitGroup
@@ -180,6 +187,19 @@ func (f *fleet) serving(b *part, want float64) {
 			return metric(f.t, "http://"+g.ops+"/metrics", "queengate_proxy_broker_up", `broker="`+b.addr+`"`, `probe="serving"`) == want
 		})
 	}
+}
+
+// consumed waits until a group has nothing left of a queue: what counts is where its cursors stand, whatever became of
+// the answers to its acks.
+func (f *fleet) consumed(queue, group string) {
+	f.t.Helper()
+	eventually(f.t, time.Minute, "the group to have all of "+queue, func() bool {
+		r, err := f.call(f.t.Context(), 0, "GET", "/api/v1/resources/queues/"+queue+"/depth?group="+group, nil)
+		if err != nil || r.status != http.StatusOK {
+			f.t.Fatalf("depth: %v %d %s", err, r.status, r.body)
+		}
+		return decode[struct{ Pending int }](f.t, r.body).Pending == 0
+	})
 }
 
 // call sends one request through gateway n.

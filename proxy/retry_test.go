@@ -1,0 +1,99 @@
+package proxy
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// lives makes the tenant of the world one whose owner is the first of the brokers.
+func (w *world) lives(at string, others ...string) {
+	p := newPool(slog.New(slog.DiscardHandler), "c1", 0)
+	p.join(append([]string{at}, others...), func(*broker) {})
+	for p.owner(homeKey(w.cluster.BrokerTenant, 0)).address != at {
+		w.cluster.BrokerTenant = uuid.New()
+	}
+}
+
+// end is how a request ends at its client.
+type end struct {
+	status   int
+	outcome  string // of an error
+	degraded bool
+	offers   int // to the other broker
+}
+
+// TestWhatIsOfferedAgain is the table of docs/design/upstream.md, cell by cell: what becomes of a request whose broker
+// fails before a byte was sent, before its answer, and within it, while another broker is well.
+func TestWhatIsOfferedAgain(t *testing.T) {
+	t.Parallel()
+	served, unknown, early := end{status: 200, offers: 1}, end{status: 502, outcome: "unknown"}, end{status: 204, degraded: true}
+	const waits, acks = "&wait=true&timeout=20000", "&autoAck=true"
+	ack := `{"transactionId":"a","partitionId":"` + uuid.NewString() + `"}`
+	for name, c := range map[string]struct {
+		method, target, body string
+		unsent, sent, within end
+	}{
+		"push":                         {"POST", "/api/v1/push", aPush, served, unknown, unknown},
+		"transaction":                  {"POST", "/api/v1/transaction", `{"operations":[{"type":"push","items":[{"queue":"q","payload":1}]}]}`, served, unknown, unknown},
+		"transaction of acks":          {"POST", "/api/v1/transaction", `{"operations":[{"type":"ack","transactionId":"a","partitionId":"` + uuid.NewString() + `"}]}`, served, unknown, unknown},
+		"ack":                          {"POST", "/api/v1/ack", ack, served, unknown, unknown},
+		"batch ack":                    {"POST", "/api/v1/ack/batch", `{"acknowledgments":[` + ack + `]}`, served, unknown, unknown},
+		"extension":                    {"POST", "/api/v1/lease/" + uuid.NewString() + "/extend", `{"seconds":30}`, served, unknown, unknown},
+		"configure":                    {"POST", "/api/v1/configure", `{"queue":"q","options":{}}`, served, unknown, unknown},
+		"deletion":                     {"DELETE", "/api/v1/resources/queues/q", "", served, unknown, unknown},
+		"read":                         {"GET", "/api/v1/resources/queues", "", served, served, end{status: 502}},
+		"fetch":                        {"POST", "/api/v1/fetch", `{"entries":[{"queue":"q","partition":"p","offset":0}]}`, served, served, end{status: 502}},
+		"changed partitions":           {"POST", "/api/v1/partitions/changed", `{"entries":[{"queue":"q"}]}`, served, served, end{status: 502}},
+		"pop that does not wait":       {"GET", "/api/v1/pop/queue/q?batch=1", "", served, early, early},
+		"waiting pop under a lease":    {"GET", "/api/v1/pop/queue/q?batch=1" + waits, "", served, served, early},
+		"waiting pop under auto ack":   {"GET", "/api/v1/pop/queue/q?batch=1" + waits + acks, "", served, early, early},
+		"waiting discovery pop":        {"GET", "/api/v1/pop?namespace=n" + waits, "", served, served, early},
+		"waiting pop of one partition": {"GET", "/api/v1/pop/queue/q/partition/p?batch=1" + waits, "", served, served, early},
+	} {
+		for fault, want := range map[string]end{"nothing was sent": c.unsent, "sent, no answer": c.sent, "within the answer": c.within} {
+			t.Run(name+", "+fault, func(t *testing.T) {
+				t.Parallel()
+				dying := rawBroker(t, func(conn net.Conn, _ *http.Request, _ string) bool {
+					if fault == "within the answer" {
+						io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-")
+					}
+					return false
+				})
+				if fault == "nothing was sent" {
+					closed := listen(t)
+					closed.Close()
+					dying = closed.Addr().String()
+				}
+				asked := make(chan struct{}, 16)
+				healthy := rawBroker(t, func(conn net.Conn, _ *http.Request, _ string) bool {
+					asked <- struct{}{}
+					answerJSON(conn, "200 OK", `{"messages":[1]}`)
+					return true
+				})
+				w := setup(t, options{address: dying, config: func(c *Config) { c.SlowStart, c.ProbeInterval = -1, time.Hour }, facts: func(w *world) {
+					w.facts.Cells[0].BaseURL = "http://" + dying + ",http://" + healthy
+					w.lives(dying, healthy)
+				}})
+				head := w.head(c.method, c.target)
+				if c.body != "" {
+					head = w.head(c.method, c.target, "Content-Length: "+strconv.Itoa(len(c.body)))
+				}
+				r := w.ask(head + c.body)
+				got := end{r.StatusCode, "", r.Header.Get("X-Queen-Degraded") == "upstream", len(asked)}
+				if want.outcome != "" {
+					got.outcome = r.outcome()
+				}
+				if got != want {
+					t.Errorf("got %+v %q, want %+v", got, r.body, want)
+				}
+			})
+		}
+	}
+}
