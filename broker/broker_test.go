@@ -179,6 +179,27 @@ func TestALeaseThatExpiresIsRedelivered(t *testing.T) {
 	}
 }
 
+// What a gateway debits is stated by the broker: messages that come for the first time, and none that come again.
+func TestOnlyFirstDeliveriesAreCounted(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
+	delivered := func(want string) popped {
+		t.Helper()
+		a := w.do("GET", "/api/v1/pop/queue/q?batch=2", "").want(t, 200)
+		if got := a.header.Get("X-Queen-Delivered"); got != want {
+			t.Errorf("delivered %q, want %s: %s", got, want, a.body)
+		}
+		return decode[popped](t, a)
+	}
+	w.one("q", "a")
+	w.one("q", "b")
+	first := delivered("2")
+	w.one("q", "c")
+	w.ack("retry", "", first.Messages[:1]...)
+	w.ack("completed", "", delivered("0").Messages...)
+	delivered("1")
+}
+
 func TestExtendKeepsALease(t *testing.T) {
 	t.Parallel()
 	w := setup(t, nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +91,7 @@ func TestEveryWriterIsAuditedAndAnnounced(t *testing.T) {
 		{"SELECT queengate.grant_cluster_role($1, 'ann@acme.example', 'producer')", []any{w.acmeMain}, "cluster_role_granted", []string{"role"}},
 		{"SELECT queengate.revoke_cluster_role($1, 'ann@acme.example', 'producer')", []any{w.acmeMain}, "cluster_role_revoked", []string{"role", "cutoff"}},
 		{"SELECT queengate.issue_api_key($1, 'k', $2, NULL, '{admin}')", []any{w.acmeMain, hash(2)}, "api_key_issued", []string{"key"}},
+		{"SELECT queengate.set_api_key_limits($1, $2, '{\"max_req_per_sec\": 5}')", []any{w.acmeMain, w.key}, "api_key_limited", []string{"key"}},
 		{"SELECT queengate.revoke_api_key($1, $2)", []any{w.acmeMain, w.key}, "api_key_revoked", []string{"key"}},
 		{"SELECT queengate.revoke_session('token-1', now() + interval '1 hour')", nil, "session_revoked", []string{"session"}},
 		{"SELECT queengate.set_issuer($1, 'ci', 'https://ci.example', 'queengate', $2)", []any{w.acme, someRules}, "issuer_set", []string{"issuer"}},
@@ -196,6 +198,7 @@ func TestWritersRefuse(t *testing.T) {
 		"a legal batch fits the burst":                {invalid, "SELECT queengate.set_plan('free', '{\"max_batch_items\": 101}')", nil},
 		"a legal batch fits the default burst":        {invalid, "SELECT queengate.set_plan('free', '{\"msgs_burst\": null}')", nil},
 		"a burst holds one request":                   {invalid, "SELECT queengate.set_plan('free', '{\"req_burst\": 0.5}')", nil},
+		"a burst holds one delivery":                  {invalid, "SELECT queengate.set_plan('free', '{\"max_delivery_per_sec\": 1, \"delivery_burst\": 0.5}')", nil},
 		"a payload fits the body":                     {invalid, "SELECT queengate.set_plan('free', '{\"max_body_bytes\": 1000}')", nil},
 		"an unknown plan is not changed":              {unknown, "SELECT queengate.set_plan('nope')", nil},
 		"a cell address has no path":                  {check, "SELECT queengate.create_cell('c', 'http://h:1/x')", nil},
@@ -225,6 +228,14 @@ func TestWritersRefuse(t *testing.T) {
 		"no addresses at all is no list":              {check, "SELECT queengate.issue_api_key($1, 'k', $2, 'AAAAAAA9', '{read}', p_allowed_cidrs => '{}')", []any{w.acmeMain, hash(9)}},
 		"a key is revoked through its own cluster":    {unknown, "SELECT queengate.revoke_api_key($1, $2)", []any{w.rivalOne, w.key}},
 		"a key is rotated through its own cluster":    {unknown, "SELECT queengate.rotate_api_key($1, $2, $3, 'AAAAAAA9')", []any{w.rivalOne, w.key, hash(9)}},
+		"a key is limited through its own cluster":    {unknown, "SELECT queengate.set_api_key_limits($1, $2, '{}')", []any{w.rivalOne, w.key}},
+		"a key's limit is a rate":                     {invalid, "SELECT queengate.set_api_key_limits($1, $2, '{\"max_queues\": 1}')", []any{w.acmeMain, w.key}},
+		"a key's limit is known":                      {invalid, "SELECT queengate.set_api_key_limits($1, $2, '{\"max_req\": 1}')", []any{w.acmeMain, w.key}},
+		"a key's limit is not negative":               {invalid, "SELECT queengate.set_api_key_limits($1, $2, '{\"max_req_per_sec\": -1}')", []any{w.acmeMain, w.key}},
+		"a key's limits are an object":                {invalid, "SELECT queengate.set_api_key_limits($1, $2, NULL)", []any{w.acmeMain, w.key}},
+		"a key's burst holds one request":             {invalid, "SELECT queengate.set_api_key_limits($1, $2, '{\"max_req_per_sec\": 1, \"req_burst\": 0.5}')", []any{w.acmeMain, w.key}},
+		"a key's burst holds one message":             {invalid, "SELECT queengate.set_api_key_limits($1, $2, '{\"max_msgs_per_sec\": 1, \"msgs_burst\": 0.5}')", []any{w.acmeMain, w.key}},
+		"nor does plain SQL get around that":          {check, "UPDATE queengate.api_keys SET max_req_per_sec = 1, req_burst = 0.5 WHERE id = $1", []any{w.key}},
 		"an overlap is not negative":                  {invalid, "SELECT queengate.rotate_api_key($1, $2, $3, 'AAAAAAA9', '-1 s')", []any{w.acmeMain, w.key, hash(9)}},
 		"a tenant in use is not deleted":              {state, "SELECT queengate.delete_tenant($1)", []any{w.acme}},
 		"a plan in use is not deleted":                {"23503", "DELETE FROM queengate.plans WHERE code = 'free'", nil},
@@ -345,12 +356,14 @@ func TestRotationOverlaps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	old := scan[uuid.UUID](w, "SELECT queengate.issue_api_key($1, 'ci', $2, 'BBBBBBB1', '{consume}', p_expires_at => now() + interval '30 days', p_allowed_cidrs => '{10.0.0.0/8}')", w.acmeMain, hash(2))
+	w.exec("SELECT queengate.set_api_key_limits($1, $2, '{\"max_req_per_sec\": 5, \"req_burst\": 9, \"max_msgs_per_sec\": 7}')", w.acmeMain, old)
 	before := scan[int64](w, "SELECT count(*) FROM queengate.operations")
 	twin := scan[uuid.UUID](w, "SELECT queengate.rotate_api_key($1, $2, $3, 'BBBBBBB2', '1 hour')", w.acmeMain, old, hash(3))
 	if got := scan[int64](w, "SELECT count(*) FROM queengate.operations") - before; got != 2 {
 		t.Errorf("%d operations rows, want api_key_issued and api_key_rotated", got)
 	}
 	if !scan[bool](w, `SELECT t.rotated_from = o.id AND t.name = o.name AND t.scopes = o.scopes AND t.allowed_cidrs = o.allowed_cidrs
+		AND t.max_req_per_sec = 5 AND t.req_burst = 9 AND t.max_msgs_per_sec = 7 AND t.msgs_burst IS NULL
 		AND t.expires_at BETWEEN now() + interval '29 days' AND now() + interval '31 days'
 		AND o.expires_at BETWEEN now() + interval '59 min' AND now() + interval '61 min'
 		FROM queengate.api_keys t, queengate.api_keys o WHERE t.id = $1 AND o.id = $2`, twin, old) {
@@ -364,6 +377,44 @@ func TestRotationOverlaps(t *testing.T) {
 	_, err := w.pool.Exec(t.Context(), "SELECT queengate.revoke_api_key($1, $2)", w.acmeMain, old)
 	if pg.State(err) != "55000" {
 		t.Errorf("revoking twice: %v, want 55000", err)
+	}
+}
+
+// An absent name keeps its value, null lifts the limit, and the audit holds what was and what is.
+func TestLimitsOfAKeyAreMerged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	set := func(limits string) {
+		t.Helper()
+		w.exec("SELECT queengate.set_api_key_limits($1, $2, $3)", w.acmeMain, w.key, limits)
+	}
+	set(`{"max_req_per_sec": 5, "req_burst": 9}`)
+	set(`{"max_msgs_per_sec": 0, "req_burst": null}`)
+	if got := scan[string](w, `SELECT jsonb_build_array(max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst)::text
+		FROM queengate.api_keys WHERE id = $1`, w.key); got != "[5, null, 0, null]" {
+		t.Errorf("limits %s", got)
+	}
+	want := `{"to": {"max_req_per_sec": 5, "max_msgs_per_sec": 0}, "from": {"req_burst": 9, "max_req_per_sec": 5}, "public_id": "AAAAAAA1"}`
+	if got := scan[string](w, "SELECT meta::text FROM queengate.operations ORDER BY at DESC LIMIT 1"); got != want {
+		t.Errorf("audit %s, want %s", got, want)
+	}
+}
+
+// Whatever number a plan has, a patch and an override may name.
+func TestEveryLimitOfAPlanMayBeSet(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	names := scan[[]string](w, `SELECT array_agg(column_name::text ORDER BY ordinal_position) FROM information_schema.columns
+		WHERE table_schema = 'queengate' AND table_name = 'plans' AND domain_name IN ('rate', 'amount')`)
+	if len(names) < 15 {
+		t.Fatalf("only %v", names)
+	}
+	for _, name := range names {
+		for _, value := range []string{"null", "1000000"} {
+			limits := fmt.Sprintf(`{%q: %s}`, name, value)
+			w.exec("SELECT queengate.create_plan($1, 'x', $2)", fmt.Sprintf("p-%s-%s", strings.ReplaceAll(name, "_", "-"), value), limits)
+			w.exec("SELECT queengate.set_limit_override($1, $2)", w.acmeMain, limits)
+		}
 	}
 }
 

@@ -261,6 +261,26 @@ func (f *fixture) steps() []step {
 			},
 		},
 		{
+			"a key's limits", "SELECT queengate.set_api_key_limits($1, $2, '{\"max_req_per_sec\": 5, \"max_msgs_per_sec\": 0}')",
+			[]any{f.cluster, f.key},
+			func(s *Snapshot) bool {
+				l := s.KeyByID(f.key).Limits
+				return l != nil && *l.RequestsPerSecond == 5 && *l.RequestsBurst == 10 && *l.MessagesPerSecond == 0 && *l.MessagesBurst == 0
+			},
+		},
+		{
+			"a key's limits, lifted in plain SQL", "UPDATE queengate.api_keys SET max_req_per_sec = NULL, max_msgs_per_sec = NULL WHERE id = $1",
+			[]any{f.key},
+			func(s *Snapshot) bool { return s.KeyByID(f.key).Limits == nil },
+		},
+		{
+			"a plan's rate of deliveries", "SELECT queengate.set_plan('pro', '{\"max_delivery_per_sec\": 50}')", nil,
+			func(s *Snapshot) bool {
+				l := &cluster(s).Limits
+				return l.DeliveryPerSecond != nil && *l.DeliveryPerSecond == 50 && *l.DeliveryBurst == 100
+			},
+		},
+		{
 			"a revoked key", "SELECT queengate.revoke_api_key($1, $2)",
 			[]any{f.cluster, f.key},
 			func(s *Snapshot) bool {

@@ -102,6 +102,28 @@ type Key struct {
 	NotBefore time.Time // zero: none
 	ExpiresAt time.Time // zero: never
 	CIDRs     []netip.Prefix
+	Limits    *KeyLimits // nil: only its cluster's count
+}
+
+// KeyLimits are what one key may use of its cluster's plan: they come under the plan's, never instead of them. nil is no
+// limit of the key's own, zero is blocked. Bursts are never nil when their rate is set. Their modes are those of the
+// cluster, by the names LimitKeyRequests and LimitKeyMessages. Immutable.
+type KeyLimits struct {
+	RequestsPerSecond *float64
+	RequestsBurst     *float64
+	MessagesPerSecond *float64 // of pushes; what the key's holder is delivered counts for the cluster alone
+	MessagesBurst     *float64
+}
+
+// newKeyLimits returns the limits of a key as the database has them, with every burst; nil when there are none.
+func newKeyLimits(requests, requestsBurst, messages, messagesBurst *float64) *KeyLimits {
+	if requests == nil && messages == nil {
+		return nil
+	}
+	return &KeyLimits{
+		RequestsPerSecond: requests, RequestsBurst: settledBurst(requests, requestsBurst),
+		MessagesPerSecond: messages, MessagesBurst: settledBurst(messages, messagesBurst),
+	}
 }
 
 // Role is a user's role on a cluster.

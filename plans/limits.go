@@ -19,6 +19,7 @@ const (
 const (
 	LimitRequests   = "req"
 	LimitMessages   = "msgs"
+	LimitDelivery   = "delivery"
 	LimitQueues     = "queues"
 	LimitPartitions = "partitions"
 	LimitPayload    = "payload"
@@ -28,6 +29,9 @@ const (
 	LimitParked     = "parked"
 	LimitStorage    = "storage"
 	LimitMonth      = "month"
+
+	LimitKeyRequests = "key_req" // of one API key
+	LimitKeyMessages = "key_msgs"
 )
 
 // Limits is what counts for a cluster now: its plan plus its overrides. nil means unlimited, zero means blocked.
@@ -37,6 +41,8 @@ type Limits struct {
 	RequestsBurst         *float64
 	MessagesPerSecond     *float64
 	MessagesBurst         *float64
+	DeliveryPerSecond     *float64 // nil: deliveries are debited from the message rate
+	DeliveryBurst         *float64
 	MaxQueues             *int64
 	MaxPartitionsPerQueue *int64 // Default is not counted
 	MaxParkedPops         *int64
@@ -65,17 +71,20 @@ func (m Mode) String() string {
 
 // limitNames is the closed set of keys of Limits.Modes.
 var limitNames = map[string]bool{
-	LimitRequests: true, LimitMessages: true, LimitQueues: true, LimitPartitions: true, LimitPayload: true,
-	LimitBatch: true, LimitBody: true, LimitRetention: true, LimitParked: true, LimitStorage: true, LimitMonth: true,
+	LimitRequests: true, LimitMessages: true, LimitDelivery: true, LimitKeyRequests: true, LimitKeyMessages: true,
+	LimitQueues: true, LimitPartitions: true, LimitPayload: true, LimitBatch: true, LimitBody: true, LimitRetention: true,
+	LimitParked: true, LimitStorage: true, LimitMonth: true,
 }
 
 // rateFields and amountFields tie the names of the database and of overrides to the fields of Limits.
 var (
 	rateFields = map[string]func(*Limits) **float64{
-		"max_req_per_sec":  func(l *Limits) **float64 { return &l.RequestsPerSecond },
-		"req_burst":        func(l *Limits) **float64 { return &l.RequestsBurst },
-		"max_msgs_per_sec": func(l *Limits) **float64 { return &l.MessagesPerSecond },
-		"msgs_burst":       func(l *Limits) **float64 { return &l.MessagesBurst },
+		"max_req_per_sec":      func(l *Limits) **float64 { return &l.RequestsPerSecond },
+		"req_burst":            func(l *Limits) **float64 { return &l.RequestsBurst },
+		"max_msgs_per_sec":     func(l *Limits) **float64 { return &l.MessagesPerSecond },
+		"msgs_burst":           func(l *Limits) **float64 { return &l.MessagesBurst },
+		"max_delivery_per_sec": func(l *Limits) **float64 { return &l.DeliveryPerSecond },
+		"delivery_burst":       func(l *Limits) **float64 { return &l.DeliveryBurst },
 	}
 	amountFields = map[string]func(*Limits) **int64{
 		"max_queues":               func(l *Limits) **int64 { return &l.MaxQueues },
@@ -116,6 +125,9 @@ func (l *Limits) Validate() error {
 	if positive(l.MessagesPerSecond) && below(l.MessagesBurst, 1) {
 		errs = append(errs, fmt.Errorf("msgs_burst = %g: want at least 1, or no message can pass", *l.MessagesBurst))
 	}
+	if positive(l.DeliveryPerSecond) && below(l.DeliveryBurst, 1) {
+		errs = append(errs, fmt.Errorf("delivery_burst = %g: want at least 1, or no message can be delivered", *l.DeliveryBurst))
+	}
 	if positive(l.MessagesPerSecond) && l.MaxBatchItems != nil && below(l.MessagesBurst, float64(*l.MaxBatchItems)) {
 		errs = append(errs, fmt.Errorf("msgs_burst = %g: want at least max_batch_items = %d, or a legal batch can never pass",
 			*l.MessagesBurst, *l.MaxBatchItems))
@@ -134,6 +146,7 @@ func below(v *float64, bound float64) bool { return v != nil && *v < bound }
 func (l *Limits) settleBursts() {
 	l.RequestsBurst = settledBurst(l.RequestsPerSecond, l.RequestsBurst)
 	l.MessagesBurst = settledBurst(l.MessagesPerSecond, l.MessagesBurst)
+	l.DeliveryBurst = settledBurst(l.DeliveryPerSecond, l.DeliveryBurst)
 }
 
 func settledBurst(rate, burst *float64) *float64 {

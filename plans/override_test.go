@@ -102,7 +102,9 @@ func TestMergeAgainstModel(t *testing.T) {
 			model[name] = v
 			doc[name] = v
 		}
-		for rate, burst := range map[string]string{"max_req_per_sec": "req_burst", "max_msgs_per_sec": "msgs_burst"} {
+		for rate, burst := range map[string]string{
+			"max_req_per_sec": "req_burst", "max_msgs_per_sec": "msgs_burst", "max_delivery_per_sec": "delivery_burst",
+		} {
 			switch r := model[rate]; {
 			case r == nil:
 				model[burst] = nil
@@ -159,6 +161,7 @@ func TestValidate(t *testing.T) {
 		"a blocked rate has no batch to fit":    {Limits{MessagesPerSecond: new(0.0), MessagesBurst: new(0.0), MaxBatchItems: new(int64(100))}, ""},
 		"a request burst below one":             {Limits{RequestsPerSecond: new(1.0), RequestsBurst: new(0.5)}, "req_burst = 0.5"},
 		"a message burst below one":             {Limits{MessagesPerSecond: new(1.0), MessagesBurst: new(0.5)}, "msgs_burst = 0.5"},
+		"a delivery burst below one":            {Limits{DeliveryPerSecond: new(1.0), DeliveryBurst: new(0.5)}, "delivery_burst = 0.5"},
 		"a payload beyond the body":             {Limits{MaxPayloadBytes: new(int64(2)), MaxBodyBytes: new(int64(1))}, "max_body_bytes = 1"},
 		"a rate below zero":                     {Limits{RequestsPerSecond: new(-1.0)}, "max_req_per_sec = -1"},
 		"a rate that is no number":              {Limits{RequestsPerSecond: new(math.NaN())}, "max_req_per_sec = NaN"},

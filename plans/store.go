@@ -104,13 +104,14 @@ const (
 	sqlTenants = `SELECT id, slug, status FROM queengate.tenants`
 	sqlCells   = `SELECT slug, base_url, status FROM queengate.cells`
 	sqlPlans   = `SELECT code, name, cell_class, active, max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst,
-	max_queues, max_partitions_per_queue, max_parked_pops, max_payload_bytes, max_batch_items, max_body_bytes,
+	max_delivery_per_sec, delivery_burst, max_queues, max_partitions_per_queue, max_parked_pops, max_payload_bytes, max_batch_items, max_body_bytes,
 	max_retained_bytes, max_retention_seconds, monthly_msgs_quota, features, modes FROM queengate.plans`
 	sqlClusters = `SELECT id, slug, tenant_id, broker_tenant_uuid, cell, spread, plan_code, status, overrides, modes
 	FROM queengate.clusters`
 	sqlOperators = `SELECT id FROM (SELECT id FROM queengate.users WHERE is_operator) AS operators`
 	sqlRoles     = `SELECT user_id, cluster_id, role FROM queengate.cluster_roles`
-	sqlKeys      = `SELECT id, cluster_id, hash, public_id, name, scopes, not_before, expires_at, allowed_cidrs
+	sqlKeys      = `SELECT id, cluster_id, hash, public_id, name, scopes, not_before, expires_at, allowed_cidrs,
+	max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst
 	FROM (SELECT * FROM queengate.api_keys WHERE revoked_at IS NULL) AS live`
 	sqlRevoked = `SELECT jti, expires_at FROM queengate.revoked_tokens`
 	sqlIssuers = `SELECT id, tenant_id, name, issuer, coalesce(jwks_url, ''), audience, algorithms, rules
@@ -202,7 +203,7 @@ func (c *catalogue) scanPlan(rows pgx.Rows) error {
 	var features, modes []byte
 	l := &p.Limits
 	err := rows.Scan(&p.Code, &p.Name, &p.CellClass, &p.Active, &l.RequestsPerSecond, &l.RequestsBurst,
-		&l.MessagesPerSecond, &l.MessagesBurst, &l.MaxQueues, &l.MaxPartitionsPerQueue, &l.MaxParkedPops,
+		&l.MessagesPerSecond, &l.MessagesBurst, &l.DeliveryPerSecond, &l.DeliveryBurst, &l.MaxQueues, &l.MaxPartitionsPerQueue, &l.MaxParkedPops,
 		&l.MaxPayloadBytes, &l.MaxBatchItems, &l.MaxBodyBytes, &l.MaxRetainedBytes, &l.MaxRetentionSeconds,
 		&l.MonthlyMessages, &features, &modes)
 	if err != nil {
@@ -274,7 +275,9 @@ func (c *catalogue) scanKey(rows pgx.Rows) error {
 	var notBefore, expiresAt *time.Time
 	var cidrs []netip.Prefix
 	k := &r.key
-	err := rows.Scan(&k.ID, &r.cluster, &hash, &k.PublicID, &k.Name, &scopes, &notBefore, &expiresAt, &cidrs)
+	var requests, requestsBurst, messages, messagesBurst *float64
+	err := rows.Scan(&k.ID, &r.cluster, &hash, &k.PublicID, &k.Name, &scopes, &notBefore, &expiresAt, &cidrs,
+		&requests, &requestsBurst, &messages, &messagesBurst)
 	if err != nil {
 		return err
 	}
@@ -290,6 +293,7 @@ func (c *catalogue) scanKey(rows pgx.Rows) error {
 		k.ExpiresAt = *expiresAt
 	}
 	k.CIDRs = cidrs
+	k.Limits = newKeyLimits(requests, requestsBurst, messages, messagesBurst)
 	c.keys[k.ID] = r
 	return nil
 }

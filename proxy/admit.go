@@ -50,7 +50,7 @@ func (g *Gateway) judgeHead(rh *fasthttp.RequestHeader, c *clientConn) *wire.Err
 	if e = entitle(snap, &ex.principal, cluster, ex.route.Class); e != nil {
 		return e
 	}
-	if ex.report, e = g.gate.AskHead(cluster, ex.route.Cost, ex.start); e != nil {
+	if ex.report, e = g.gate.AskHead(cluster, ex.principal.Key, ex.route.Cost, ex.start); e != nil {
 		return e
 	}
 	return g.judgeBody(rh, ex)
@@ -126,7 +126,7 @@ func (g *Gateway) admit(ex *exchange, ask *quota.Ask) (*quota.Admission, quota.R
 // measure scans the body once and returns what the request asks of the plan. What cannot be scanned is InvalidRequest:
 // nothing unparsed is forwarded. The body of an extension may be absent or malformed, and then says nothing.
 func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
-	ask := quota.Ask{Cost: ex.route.Cost}
+	ask := quota.Ask{Cost: ex.route.Cost, Key: ex.principal.Key}
 	ex.aimByHead()
 	switch ex.route.Op {
 	case wire.OpPush:
@@ -181,6 +181,7 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 		if r.Waits() {
 			ex.hold = r.MaxWait
 		}
+		ask.Cost = wire.CostDelivery // what it reads is debited like what a pop delivers; it takes no slot
 	case wire.OpPop, wire.OpPopPartition, wire.OpPopDiscover:
 		if ex.pop.Wait {
 			ask.Wait, ask.Deadline = true, ex.start.Add(ex.pop.Timeout)

@@ -319,7 +319,7 @@ func TestOutcomesOfABrokersDeath(t *testing.T) {
 			if c.push.outcome == "none" {
 				left = 10
 			}
-			report, e := w.gateway.Gate().AskHead(w.cluster, wire.CostRequest, time.Now())
+			report, e := w.gateway.Gate().AskHead(w.cluster, nil, wire.CostRequest, time.Now())
 			if e != nil {
 				t.Fatal(e)
 			}

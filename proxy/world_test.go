@@ -29,6 +29,7 @@ import (
 
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy/auth"
+	"github.com/queengate/queengate/quota"
 )
 
 // patience bounds a wait for something that must happen; it is long only so that a loaded machine does not lie.
@@ -74,6 +75,7 @@ type options struct {
 	broker  fasthttp.RequestHandler
 	address string // of the broker, instead of a scripted one
 	foreign *auth.ForeignConfig
+	fleet   *quota.FleetOptions
 }
 
 func setup(t testing.TB, o options) *world {
@@ -118,7 +120,7 @@ func setup(t testing.TB, o options) *world {
 	}
 	w.gateway, err = New(Options{
 		Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelDebug})), Config: cfg, Book: w.book,
-		Verifier: verifier, Metrics: w.metrics,
+		Verifier: verifier, Metrics: w.metrics, Fleet: o.fleet,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"hash/maphash"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/queengate/queengate/plans"
 )
 
@@ -11,8 +13,11 @@ import (
 type limit uint8
 
 const (
-	limitRequests limit = iota
+	limitKeyRequests limit = iota // rates come first, as they are asked: a key's before its cluster's
+	limitRequests
+	limitKeyMessages
 	limitMessages
+	limitDelivery
 	limitQueues
 	limitPartitions
 	limitPayload
@@ -24,6 +29,8 @@ const (
 	limitBilling  // the push block of the life-cycle: hard, in no plan
 	limitRefusals // the budget of refusals after a body was read: ours, in no plan
 	limitCount
+
+	limitRates = limitDelivery + 1 // so many limits are rates, each with a bucket
 )
 
 // Names of the limits that stand in no plan.
@@ -33,7 +40,8 @@ const (
 )
 
 var limitNames = [limitCount]string{
-	plans.LimitRequests, plans.LimitMessages, plans.LimitQueues, plans.LimitPartitions, plans.LimitPayload,
+	plans.LimitKeyRequests, plans.LimitRequests, plans.LimitKeyMessages, plans.LimitMessages, plans.LimitDelivery,
+	plans.LimitQueues, plans.LimitPartitions, plans.LimitPayload,
 	plans.LimitBatch, plans.LimitRetention, plans.LimitParked, plans.LimitStorage, plans.LimitMonth,
 	nameBilling, nameRefusals,
 }
@@ -47,6 +55,8 @@ type account struct {
 
 	requests bucket
 	messages bucket
+	delivery bucket
+	keys     map[uuid.UUID]*keyAccount // those with limits of their own, by id
 	parked   slots
 	names    registry
 	storage  storage
@@ -78,6 +88,7 @@ func (acc *account) apply(l *plans.Limits, now int64) {
 	set := func(i limit, isSet bool) { acc.live[i] = acc.live[i] && isSet }
 	set(limitRequests, l.RequestsPerSecond != nil)
 	set(limitMessages, l.MessagesPerSecond != nil)
+	set(limitDelivery, l.DeliveryPerSecond != nil)
 	set(limitQueues, l.MaxQueues != nil)
 	set(limitPartitions, l.MaxPartitionsPerQueue != nil)
 	set(limitPayload, l.MaxPayloadBytes != nil)
@@ -86,6 +97,8 @@ func (acc *account) apply(l *plans.Limits, now int64) {
 	set(limitParked, l.MaxParkedPops != nil)
 	set(limitStorage, l.MaxRetainedBytes != nil)
 	set(limitMonth, l.MonthlyMessages != nil)
+
+	acc.judgeKeys()
 
 	acc.configure(now)
 	if !acc.live[limitQueues] && !acc.live[limitPartitions] {
@@ -98,7 +111,7 @@ func (acc *account) apply(l *plans.Limits, now int64) {
 	}
 }
 
-// configure gives both buckets the plan's rates, or this gateway's part of them.
+// configure gives the buckets the plan's rates, or this gateway's part of them.
 func (acc *account) configure(now int64) {
 	l := acc.limits
 	if acc.live[limitRequests] {
@@ -108,6 +121,10 @@ func (acc *account) configure(now int64) {
 	if acc.live[limitMessages] {
 		acc.configureBucket(&acc.messages, l.MessagesPerSecond, l.MessagesBurst, now)
 		acc.messages.forgive(acc.messages.debtFloor())
+	}
+	if acc.live[limitDelivery] {
+		acc.configureBucket(&acc.delivery, l.DeliveryPerSecond, l.DeliveryBurst, now)
+		acc.delivery.forgive(acc.delivery.debtFloor())
 	}
 }
 
@@ -131,13 +148,38 @@ func (acc *account) split(parts, now int64) {
 	if parts == acc.parts {
 		return
 	}
-	acc.refill(now)
-	for _, b := range []*bucket{&acc.requests, &acc.messages} {
-		b.level = floorDiv(b.level*acc.parts, parts)
+	was := acc.parts
+	acc.parts = parts
+	share := func(b *bucket) {
+		b.refill(now)
+		b.level = floorDiv(b.level*was, parts)
 	}
-	if acc.parts = parts; acc.limits != nil {
+	share(&acc.requests)
+	share(&acc.messages)
+	share(&acc.delivery)
+	if acc.limits != nil {
 		acc.configure(now)
 	}
+	for _, k := range acc.keys {
+		share(&k.requests)
+		share(&k.messages)
+		acc.configureKey(k, now)
+	}
+}
+
+// debit charges n delivered to the rate of deliveries, or to that of messages when the plan has none, down to the floor
+// of its debt. It returns which of the two, and how much it was charged: nothing when that is not limited.
+func (acc *account) debit(n, now int64) (limit, int64) {
+	i, b := limitDelivery, &acc.delivery
+	if acc.limits.DeliveryPerSecond == nil {
+		i, b = limitMessages, &acc.messages
+	}
+	if n == 0 || !acc.live[i] {
+		return i, 0
+	}
+	b.refill(now)
+	b.debit(n, b.debtFloor())
+	return i, n
 }
 
 // floorDiv rounds down, also below zero.
@@ -162,16 +204,22 @@ func same(a, b *int64) bool { return a == b || a != nil && b != nil && *a == *b 
 // countsNames reports whether the plan has a cap on queues or partitions.
 func (acc *account) countsNames() bool { return acc.live[limitQueues] || acc.live[limitPartitions] }
 
-// refill brings both buckets up to now.
+// refill brings the cluster's buckets up to now.
 func (acc *account) refill(now int64) {
 	acc.requests.refill(now)
 	acc.messages.refill(now)
+	acc.delivery.refill(now)
 }
 
 // idle reports that nothing but the names is worth keeping: buckets full, promises kept, nothing open or counted.
 func (acc *account) idle(now time.Time, t int64) bool {
 	acc.refill(t)
-	return acc.open == 0 && acc.requests.full() && acc.messages.full() && acc.bodies.full(now)
+	for _, k := range acc.keys {
+		if !k.idle(t) {
+			return false
+		}
+	}
+	return acc.open == 0 && acc.requests.full() && acc.messages.full() && acc.delivery.full() && acc.bodies.full(now)
 }
 
 // blank reports that an idle account would be the same if it were made anew.

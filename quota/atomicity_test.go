@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
 	"github.com/queengate/queengate/plans"
@@ -18,7 +19,8 @@ import (
 // books is everything of an account that a refused request must leave as it was: all but promises, the refusal budget
 // and the time it was last touched.
 type books struct {
-	Requests, Messages           bucket
+	Requests, Messages, Delivery bucket
+	Keys                         map[uuid.UUID][2]bucket
 	Parked                       []int64
 	Queues                       map[uint64]queueNames
 	Names                        int
@@ -35,11 +37,20 @@ func booksOf(g *Gate, c *plans.Cluster, now time.Time) books {
 	acc.refill(g.at(now))
 	acc.month.roll(now)
 	b := books{
-		Requests: acc.requests, Messages: acc.messages, Names: acc.names.names, Storage: acc.storage, Month: acc.month,
+		Requests: acc.requests, Messages: acc.messages, Delivery: acc.delivery, Names: acc.names.names, Storage: acc.storage, Month: acc.month,
 		QueuesKnown: acc.names.queuesKnown, PartitionsKnown: acc.names.partitionsKnown, Open: acc.open,
-		Queues: make(map[uint64]queueNames),
+		Queues: make(map[uint64]queueNames), Keys: make(map[uuid.UUID][2]bucket),
 	}
-	b.Requests.line, b.Requests.settle, b.Messages.line, b.Messages.settle = line{}, line{}, line{}, line{}
+	promisedNothing(&b.Requests, &b.Messages, &b.Delivery)
+	for id, k := range acc.keys {
+		k.requests.refill(g.at(now))
+		k.messages.refill(g.at(now))
+		both := [2]bucket{k.requests, k.messages}
+		promisedNothing(&both[0], &both[1])
+		if both != [2]bucket{} { // a key that was never asked for is as good as one that has no limits
+			b.Keys[id] = both
+		}
+	}
 	for _, a := range acc.parked {
 		b.Parked = append(b.Parked, a.deadline)
 	}
@@ -50,6 +61,12 @@ func booksOf(g *Gate, c *plans.Cluster, now time.Time) books {
 	}
 	b.Storage.recent = append([]deposit(nil), acc.storage.recent...)
 	return b
+}
+
+func promisedNothing(buckets ...*bucket) {
+	for _, b := range buckets {
+		b.line, b.settle = line{}, line{}
+	}
 }
 
 func diffBooks(before, after books) string {
@@ -113,6 +130,7 @@ func TestARefusalLeavesEverythingAsItWas(t *testing.T) {
 		plan := func(l *plans.Limits) {
 			l.RequestsPerSecond, l.RequestsBurst = rateOf("requests")
 			l.MessagesPerSecond, l.MessagesBurst = rateOf("messages")
+			l.DeliveryPerSecond, l.DeliveryBurst = rateOf("delivery")
 			l.MaxQueues = new(rapid.Int64Range(0, 4).Draw(t, "queues"))
 			l.MaxPartitionsPerQueue = new(rapid.Int64Range(0, 3).Draw(t, "partitions"))
 			l.MaxPayloadBytes = optional("payload", 50)
@@ -131,7 +149,12 @@ func TestARefusalLeavesEverythingAsItWas(t *testing.T) {
 				}).Draw(t, "mode "+name)
 			}
 		}
+		limitsOfKey := func(l *plans.KeyLimits) {
+			l.RequestsPerSecond, l.RequestsBurst = rateOf("requests of a key")
+			l.MessagesPerSecond, l.MessagesBurst = rateOf("messages of a key")
+		}
 		c := clusterWith(plan)
+		keys := []*plans.Key{nil, keyWith(), keyWith(limitsOfKey), keyWith(limitsOfKey)}
 		ref := &reference{stored: map[Pair]bool{}, reserved: map[Pair]int{}}
 		l := g.open(c, g.at(start))
 		l.acc.names.queuesKnown, l.acc.names.partitionsKnown = true, true // nothing exists yet
@@ -147,7 +170,8 @@ func TestARefusalLeavesEverythingAsItWas(t *testing.T) {
 			now = now.Add(time.Duration(rapid.Int64Range(0, second).Draw(t, "dt")))
 			switch rapid.SampledFrom([]string{"ask", "ask", "ask", "ask", "end", "refund at once", "delete", "edit"}).Draw(t, "step") {
 			case "ask", "refund at once":
-				ask := drawAsk(t, now)
+				ask := by(rapid.SampledFrom(keys).Draw(t, "key"), drawAsk(t, now))
+				g.lookAt(c, ask.Key, now) // whose account is made when it is first seen
 				before := booksOf(g, c, now)
 				a, report, err := g.Admit(c, ask, now)
 				if err != nil {
@@ -170,6 +194,12 @@ func TestARefusalLeavesEverythingAsItWas(t *testing.T) {
 					}
 					// A bucket that was full loses the remainder of a millionth in between.
 					after.Requests, after.Messages = before.Requests, before.Messages
+					for id, was := range before.Keys {
+						if is := after.Keys[id]; is[0].level != was[0].level || is[1].level != was[1].level {
+							t.Fatalf("a refund at once left its key %+v, want %+v", is, was)
+						}
+						after.Keys[id] = was
+					}
 					if len(after.Parked) == len(before.Parked) {
 						after.Parked = before.Parked // the heap may stand in another order
 					}
@@ -224,6 +254,7 @@ func TestARefusalLeavesEverythingAsItWas(t *testing.T) {
 				}
 			case "edit":
 				c = edited(c, plan)
+				keys[2], keys[3] = editedKey(keys[2], limitsOfKey), editedKey(keys[3])
 			}
 		}
 		for _, o := range open {
@@ -247,6 +278,13 @@ func TestARefusalLeavesEverythingAsItWas(t *testing.T) {
 			t.Fatalf("gauge of parked polls %d, want 0", g.parked.Load())
 		}
 	})
+}
+
+// lookAt makes the limits of a key count.
+func (g *Gate) lookAt(c *plans.Cluster, key *plans.Key, now time.Time) {
+	l := g.open(c, g.at(now))
+	defer l.mu.Unlock()
+	l.acc.key(key, g.at(now))
 }
 
 func drawAsk(t *rapid.T, now time.Time) *Ask {

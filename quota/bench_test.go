@@ -35,7 +35,7 @@ func BenchmarkAskHead(b *testing.B) {
 	g, c := benchGate(b)
 	now := time.Now()
 	for b.Loop() {
-		if _, err := g.AskHead(c, wire.CostMessages, now); err != nil {
+		if _, err := g.AskHead(c, nil, wire.CostMessages, now); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -60,7 +60,7 @@ func BenchmarkPush(b *testing.B) {
 		if err := g.EnsureSeeded(b.Context(), c); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := g.AskHead(c, wire.CostMessages, now); err != nil {
+		if _, err := g.AskHead(c, nil, wire.CostMessages, now); err != nil {
 			b.Fatal(err)
 		}
 		a, _, err := g.Admit(c, ask, now)
@@ -92,7 +92,7 @@ func BenchmarkRefusedHead(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, err := g.AskHead(c, wire.CostRequest, now); err == nil {
+		if _, err := g.AskHead(c, nil, wire.CostRequest, now); err == nil {
 			b.Fatal("admitted")
 		}
 	}

@@ -66,7 +66,8 @@ func (d *decision) refuseBody() *wire.Error {
 	}
 	wait = acc.bodies.promise(wait, d.t)
 	if pushes[d.ask.Cost] {
-		wait = max(wait, d.promiseMessages(token))
+		d.ask.Messages = 1
+		wait = max(wait, d.promise(limitKeyMessages), d.promise(limitMessages))
 	}
 	d.countedIn.add(limitRefusals, plans.Enforce, over)
 	e := wire.Errorf(wire.RateLimited, "too many requests of the cluster were refused after their body had been read")

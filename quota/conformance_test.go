@@ -18,7 +18,7 @@ import (
 
 // ledgerUnderTest is what every ledger must do. The suite below knows nothing else of a ledger.
 type ledgerUnderTest interface {
-	AskHead(*plans.Cluster, wire.Cost, time.Time) (Report, *wire.Error)
+	AskHead(*plans.Cluster, *plans.Key, wire.Cost, time.Time) (Report, *wire.Error)
 	Admit(*plans.Cluster, *Ask, time.Time) (*Admission, Report, *wire.Error)
 	Settle(*Admission, Outcome, time.Time)
 	Refund(*Admission, time.Time)
@@ -149,12 +149,13 @@ type fault struct {
 	name    string
 	costs   []wire.Cost
 	limits  func(*plans.Limits)
-	prepare func(t *testing.T, g ledgerUnderTest, c *plans.Cluster)
+	prepare func(t *testing.T, g ledgerUnderTest, c *plans.Cluster, key *plans.Key)
 	cluster func(*plans.Cluster)
+	key     func(*plans.KeyLimits)
 	ask     func(*Ask)
 	code    wire.Code
 	limit   string
-	bucket  bool // faults of the same bucket exclude each other
+	bucket  string // faults of the same bucket exclude each other
 }
 
 var (
@@ -167,22 +168,48 @@ var (
 // faults stand in the order of design.md 4.2.
 var faults = []fault{
 	{
+		name:  "request bucket of the key",
+		costs: []wire.Cost{wire.CostMessages, wire.CostDelivery, wire.CostReplay, wire.CostConfigure},
+		key:   keyRequests(1, 1), code: wire.RateLimited, limit: plans.LimitKeyRequests,
+		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster, key *plans.Key) {
+			g.Settle(admit(t, g, c, by(key, &Ask{Cost: wire.CostRequest}), start), Outcome{}, start)
+		},
+	},
+	{
 		name: "request bucket", costs: []wire.Cost{wire.CostMessages, wire.CostDelivery, wire.CostReplay, wire.CostConfigure},
 		limits: requestRate(1, 1), code: wire.RateLimited, limit: plans.LimitRequests,
-		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
+		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster, _ *plans.Key) {
 			g.Settle(admit(t, g, c, &Ask{Cost: wire.CostRequest}, start), Outcome{}, start)
 		},
 	},
 	{
-		name: "message bucket", costs: onPush, limits: messageRate(1, 10), bucket: true,
+		name: "message bucket of the key", costs: onPush, key: keyMessages(1, 4), bucket: "key",
+		code: wire.RateLimited, limit: plans.LimitKeyMessages,
+		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster, key *plans.Key) {
+			g.Settle(admit(t, g, c, by(key, push(2)), start), Outcome{}, start)
+		},
+	},
+	{
+		name: "batch above the burst of the key", costs: onPush, key: keyMessages(1, 2), bucket: "key",
+		code: wire.BatchExceedsBurst, limit: plans.LimitKeyMessages,
+	},
+	{
+		name: "message bucket", costs: onPush, limits: messageRate(1, 10), bucket: "cluster",
 		code: wire.RateLimited, limit: plans.LimitMessages,
-		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
+		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster, _ *plans.Key) {
 			g.Settle(admit(t, g, c, pop(), start), Outcome{Delivered: 12}, start)
 		},
 	},
 	{
-		name: "batch above the burst", costs: onPush, limits: messageRate(1, 2), bucket: true,
+		name: "batch above the burst", costs: onPush, limits: messageRate(1, 2), bucket: "cluster",
 		code: wire.BatchExceedsBurst, limit: plans.LimitMessages,
+	},
+	{
+		name: "delivery bucket", costs: onPop, limits: deliveryRate(1, 10),
+		code: wire.RateLimited, limit: plans.LimitDelivery,
+		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster, _ *plans.Key) {
+			g.Settle(admit(t, g, c, pop(), start), Outcome{Delivered: 12}, start)
+		},
 	},
 	{
 		name: "queues", costs: []wire.Cost{wire.CostMessages, wire.CostReplay, wire.CostConfigure},
@@ -213,21 +240,21 @@ var faults = []fault{
 	},
 	{
 		name: "parked", costs: onPop, limits: func(l *plans.Limits) { l.MaxParkedPops = new(int64(1)) },
-		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
+		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster, _ *plans.Key) {
 			admit(t, g, c, waitingPop(start.Add(time.Minute)), start)
 		},
 		code: wire.RateLimited, limit: plans.LimitParked,
 	},
 	{
 		name: "storage", costs: onStore, limits: func(l *plans.Limits) { l.MaxRetainedBytes = new(int64(100)) },
-		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
+		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster, _ *plans.Key) {
 			g.Measured(c, Usage{RetainedBytes: 100, ComputedAt: start})
 		},
 		code: wire.StorageQuotaExceeded, limit: plans.LimitStorage,
 	},
 	{
 		name: "month", costs: onStore, limits: func(l *plans.Limits) { l.MonthlyMessages = new(int64(3)) },
-		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
+		prepare: func(t *testing.T, g ledgerUnderTest, c *plans.Cluster, _ *plans.Key) {
 			g.Settle(admit(t, g, c, push(1), start), Outcome{Stored: true}, start)
 		},
 		code: wire.QuotaExceeded, limit: plans.LimitMonth,
@@ -260,18 +287,29 @@ func provoke(t *testing.T, g ledgerUnderTest, names *fakeSeeder, cost wire.Cost,
 	names.set(Pair{"q0", "p0"})
 	c := clusterWith(nil)
 	var together []func(*plans.Limits)
-	ask := probe(cost)
+	var ofKey []func(*plans.KeyLimits)
+	key, ask := keyWith(), probe(cost)
 	for _, f := range faults {
 		if f.limits != nil {
 			together = append(together, f.limits)
 		}
+		one := key
+		if f.key != nil {
+			ofKey = append(ofKey, f.key)
+			one = editedKey(key, f.key)
+		}
 		if f.prepare != nil {
-			f.prepare(t, g, edited(c, f.limits))
+			alone := func(*plans.Limits) {}
+			if f.limits != nil {
+				alone = f.limits
+			}
+			f.prepare(t, g, edited(c, alone), one)
 		}
 		if f.ask != nil {
 			f.ask(ask)
 		}
 	}
+	ask.Key = editedKey(key, ofKey...)
 	c = edited(c, limits(together...))
 	for _, f := range faults {
 		if f.cluster != nil {
@@ -330,7 +368,7 @@ func TestFirstRefusalInOrderAnswers(t *testing.T) {
 	pairs := 0
 	for i, first := range faults {
 		for _, second := range faults[i+1:] {
-			if first.bucket && second.bucket {
+			if first.bucket != "" && first.bucket == second.bucket {
 				continue
 			}
 			for _, cost := range first.costs {
@@ -525,12 +563,12 @@ func TestAcksGoIntoDebtAndAreRefusedOnlyBelow(t *testing.T) {
 		c := clusterWith(requestRate(10, 20))
 		ack := &Ask{Cost: wire.CostSettle}
 		for i := range 40 {
-			if _, err := g.AskHead(c, wire.CostSettle, start); err != nil {
+			if _, err := g.AskHead(c, nil, wire.CostSettle, start); err != nil {
 				t.Fatalf("ack %d: %v", i, err)
 			}
 			admit(t, g, c, ack, start)
 		}
-		head, _ := g.AskHead(c, wire.CostSettle, start)
+		head, _ := g.AskHead(c, nil, wire.CostSettle, start)
 		err := refused(t, g, c, ack, start, wire.RateLimited, plans.LimitRequests)
 		if head.Name != plans.LimitRequests || err.RetryAfter > 200*time.Millisecond {
 			t.Fatalf("head %+v, wait %v", head, err.RetryAfter)
@@ -558,6 +596,37 @@ func TestLoneClientThatWaitsAsToldIsAdmitted(t *testing.T) {
 		}
 		if now.Equal(start) {
 			t.Fatal("nothing was ever refused")
+		}
+	})
+}
+
+// The time that is named is the true one: 300 ms before it the request does not fit yet, and whoever has come then gets
+// in at the time all the same.
+func TestSoonerThanToldIsTooSoon(t *testing.T) {
+	tests := map[string]struct {
+		limits func(*plans.Limits)
+		ask    *Ask
+		spend  int // asks until the first refusal
+		limit  string
+	}{
+		"requests":          {requestRate(0.5, 2), pop(), 2, plans.LimitRequests},
+		"messages":          {messageRate(10, 20), push(20), 1, plans.LimitMessages},
+		"a request of both": {limits(requestRate(2, 1), messageRate(10, 20)), push(20), 1, plans.LimitRequests},
+	}
+	conform(t, func(t *testing.T, g ledgerUnderTest, _ *fakeSeeder) {
+		for name, test := range tests {
+			t.Run(name, func(t *testing.T) {
+				c := clusterWith(test.limits)
+				for range test.spend {
+					admit(t, g, c, test.ask, start)
+				}
+				err := refused(t, g, c, test.ask, start, wire.RateLimited, test.limit)
+				early := start.Add(err.RetryAfter - 300*time.Millisecond)
+				if adm, _, _ := g.Admit(c, test.ask, early); adm != nil {
+					t.Fatalf("told to wait %v, and admitted 300 ms before", err.RetryAfter)
+				}
+				admit(t, g, c, test.ask, start.Add(err.RetryAfter))
+			})
 		}
 	})
 }

@@ -79,7 +79,7 @@ func TestACrowdGetsInWithinTenAttempts(t *testing.T) {
 					all = append(all, &caller{at: start, step: func(who *caller) {
 						who.attempts++
 						now := who.at
-						_, err := g.AskHead(c, test.ask.Cost, now)
+						_, err := g.AskHead(c, nil, test.ask.Cost, now)
 						if err == nil {
 							_, _, err = g.Admit(c, test.ask, now)
 						}
@@ -132,7 +132,7 @@ func TestConsumersAtThreeTimesTheRateNeverLoseAnAck(t *testing.T) {
 				if holding {
 					cost = wire.CostSettle
 				}
-				_, err := g.AskHead(c, cost, now)
+				_, err := g.AskHead(c, nil, cost, now)
 				var a *Admission
 				if err == nil {
 					a, _, err = g.Admit(c, &Ask{Cost: cost}, now)

@@ -1,13 +1,14 @@
 -- One decision of one cluster: what was settled meanwhile, then the ask, all or nothing, then a lease.
 --
--- The arithmetic is that of bucket.go, digit for digit (fleet_bucket_test.go compares them): whole millionths of a
+-- The arithmetic is that of bucket.go, digit for digit (fleettwin_test.go compares them): whole millionths of a
 -- token, whole microseconds of the clock of this Redis. Every intermediate result stays below 2^53, where doubles are
 -- exact. Limits come with the call, so a plan edit needs no write here and two gateways in the middle of one agree on
 -- the balance.
 --
--- KEYS  1 requests  2 messages  3 gateways with slots  4 slots of this gateway  5 names: meta  6 queues  7.. partitions
--- ARGV  now or "" for TIME, gateway, act (0 settle only, 1 only look, 2 decide), share, of
---       per bucket: rate (-1: not limited) burst floor hint give debit owe seq held back use wish need fit mode line (1, or 2 for an ack) never
+-- KEYS  1 gateways with slots  2 slots of this gateway  3 names: meta  4 queues  5.. buckets, then partitions
+-- ARGV  now or "" for TIME, gateway, act (0 settle only, 1 only look, 2 decide), share, of, buckets
+--       per bucket, in the order of evaluation: bit, own (1: of a key, 0: of the cluster), rate burst floor hint give debit
+--       owe seq held back use wish, need fit, takes (1, or 0: it is debited later), mode, line (1, or 2 for an ack), never
 --       slot: member or "", microseconds to its deadline, most, mode
 --       names: most queues, mode, most partitions, mode, groups; per group: queue, count, partitions
 --
@@ -112,14 +113,13 @@ local function promise(b)
 end
 
 local FIELDS = {
-  'rate', 'burst', 'floor', 'hint', 'give', 'debit', 'owe', 'seq', 'held', 'back', 'use', 'wish', 'need', 'fit', 'mode',
-  'line', 'never',
+  'bit', 'own', 'rate', 'burst', 'floor', 'hint', 'give', 'debit', 'owe', 'seq', 'held', 'back', 'use', 'wish', 'need',
+  'fit', 'takes', 'mode', 'line', 'never',
 }
 
 local function load(key)
   local b = {key = key, grant = 0, out = 0, leases = {}}
   for _, field in ipairs(FIELDS) do b[field] = number() end
-  if b.rate < 0 then return b end
   local saved = redis.call('GET', key)
   if not saved then
     b.level, b.rem, b.at, b.lines, b.dirty = b.burst, 0, now, {{0, 0}, {0, 0}}, true
@@ -176,7 +176,7 @@ local function settle(b)
 end
 
 local function save(b)
-  if b.rate < 0 or not b.dirty then return end
+  if not b.dirty then return end
   local first, second = b.lines[1], b.lines[2]
   local v = {b.level, b.rem, b.at, b.rate, b.burst, first[1], first[2], second[1], second[2]}
   for _, l in ipairs(b.leases) do
@@ -187,15 +187,14 @@ local function save(b)
   redis.call('SET', b.key, cmsgpack.pack(v), 'PX', string.format('%.0f', ttl + 60000))
 end
 
-local requests, messages = load(KEYS[1]), load(KEYS[2])
-for _, b in ipairs({requests, messages}) do
-  if b.rate >= 0 and b.seq > 0 and b.mine and b.mine[4] >= b.seq then
+local buckets = {}
+for i = 1, number() do buckets[i] = load(KEYS[4 + i]) end
+for _, b in ipairs(buckets) do
+  if b.seq > 0 and b.mine and b.mine[4] >= b.seq then
     return {-1} -- a call that was given up long ago and comes late
   end
 end
-for _, b in ipairs({requests, messages}) do
-  if b.rate >= 0 then settle(b) end
-end
+for _, b in ipairs(buckets) do settle(b) end
 
 local over, denied, rated = 0, false, nil
 local function judge(bit, mode, is_over)
@@ -206,28 +205,23 @@ end
 
 local function exceeds(b) return b.never == 1 or b.level + b.use < b.fit end
 
-local before = {}
-for i, b in ipairs({requests, messages}) do
-  if b.rate >= 0 then
-    before[i] = {b.level + b.use, b.rem, left(b, b.lines[1]), left(b, b.lines[2]), speed(b)}
-    judge(i, b.mode, exceeds(b))
-    if denied and not rated then rated = b end
-  else
-    before[i] = {0, 0, 0, 0, 0}
-  end
+for _, b in ipairs(buckets) do
+  b.before = {b.level + b.use, b.rem, left(b, b.lines[1]), left(b, b.lines[2]), speed(b)}
+  judge(b.bit, b.mode, exceeds(b))
+  if denied and not rated then rated = b end
 end
 
 -- Slots. Those of a gateway that no longer beats are gone, and those long past their deadline.
 local member, deadline, most_slots, slot_mode = text(), number(), number(), number()
 local used, earliest = 0, -1
-local stem = string.sub(KEYS[4], 1, -#gateway - 1)
+local stem = string.sub(KEYS[2], 1, -#gateway - 1)
 if member ~= '' then
-  local holders = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
+  local holders = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
   for i = 1, #holders, 2 do
     local key = stem .. holders[i]
     if tonumber(holders[i + 1]) <= now then
       redis.call('UNLINK', key)
-      redis.call('ZREM', KEYS[3], holders[i])
+      redis.call('ZREM', KEYS[1], holders[i])
     else
       redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now - GRACE))
       local n = redis.call('ZCARD', key)
@@ -247,18 +241,18 @@ local known, generation = 0, 0
 local queues, new_queues, partitions, grows_to = 0, 0, 0, 0
 local fresh = {}
 if groups > 0 then
-  local meta = redis.call('HMGET', KEYS[5], 'seeded', 'generation')
+  local meta = redis.call('HMGET', KEYS[3], 'seeded', 'generation')
   generation = tonumber(meta[2] or 0)
   if meta[1] then
     known = 1
     local stamp = string.format('%.0f', floor(now / 1000) * 1000)
-    redis.call('ZREMRANGEBYSCORE', KEYS[6], '(0', stamp)
-    queues = redis.call('ZCARD', KEYS[6])
+    redis.call('ZREMRANGEBYSCORE', KEYS[4], '(0', stamp)
+    queues = redis.call('ZCARD', KEYS[4])
     for g = 1, groups do
-      local queue, count, key = text(), number(), KEYS[6 + g]
-      local score = tonumber(redis.call('ZSCORE', KEYS[6], queue))
+      local queue, count, key = text(), number(), KEYS[4 + #buckets + g]
+      local score = tonumber(redis.call('ZSCORE', KEYS[4], queue))
       if not score then new_queues = new_queues + 1 end
-      if not score or score > 0 then fresh[#fresh + 1] = {KEYS[6], queue, score or 0} end
+      if not score or score > 0 then fresh[#fresh + 1] = {KEYS[4], queue, score or 0} end
       if count > 0 then
         redis.call('ZREMRANGEBYSCORE', key, '(0', stamp)
         local there, new = redis.call('ZCARD', key), 0
@@ -279,16 +273,22 @@ end
 judge(16, slot_mode, used >= most_slots)
 
 if act > 0 and rated and rated.never == 0 then
-  promise(rated)
-  -- A push waits until both buckets have room: sent back for one it would only meet the other.
-  if rated == requests and messages.rate >= 0 and messages.mode == 1 and messages.never == 0 and exceeds(messages) then
-    promise(messages)
+  -- A request waits until all its buckets have room: sent back for one it would only meet the other. But a key that is
+  -- over its own rate gets no place in its cluster's lines.
+  local after = false
+  for _, b in ipairs(buckets) do
+    if b == rated then
+      after = true
+      promise(b)
+    elseif after and b.own >= rated.own and b.mode == 1 and b.never == 0 and exceeds(b) then
+      promise(b)
+    end
   end
 end
 
 if act == 2 and not denied then
-  for i, b in ipairs({requests, messages}) do
-    if b.rate >= 0 and b.mode > 0 and not exceeds(b) then
+  for _, b in ipairs(buckets) do
+    if b.mode > 0 and b.takes == 1 and not exceeds(b) then
       b.level, b.dirty = b.level - b.need + b.use, true
       if b.use > 0 then
         b.mine[2], b.out = b.mine[2] - b.use, b.out - b.use
@@ -296,10 +296,10 @@ if act == 2 and not denied then
     end
   end
   if member ~= '' then
-    redis.call('ZADD', KEYS[4], string.format('%.0f', now + deadline), member)
-    redis.call('ZADD', KEYS[3], string.format('%.0f', now + BEAT), gateway)
-    redis.call('PEXPIRE', KEYS[3], 60000)
-    redis.call('PEXPIRE', KEYS[4], 60000)
+    redis.call('ZADD', KEYS[2], string.format('%.0f', now + deadline), member)
+    redis.call('ZADD', KEYS[1], string.format('%.0f', now + BEAT), gateway)
+    redis.call('PEXPIRE', KEYS[1], 60000)
+    redis.call('PEXPIRE', KEYS[2], 60000)
   end
   local ends = floor((now + PENDING) / 1000) * 1000
   for _, f in ipairs(fresh) do
@@ -308,19 +308,21 @@ if act == 2 and not denied then
   end
 end
 if act ~= 1 and not denied then
-  for _, b in ipairs({requests, messages}) do
-    if b.rate >= 0 and b.wish > 0 and b.seq > 0 and b.level > 0 then
+  for _, b in ipairs(buckets) do
+    if b.wish > 0 and b.seq > 0 and b.level > 0 then
       b.grant = min(b.wish, b.level)
       b.level, b.mine[2], b.out = b.level - b.grant, b.mine[2] + b.grant, b.out + b.grant
     end
   end
 end
-save(requests)
-save(messages)
 
-local r, m = before[1], before[2]
 if earliest >= 0 then earliest = max(0, earliest - now) end
-return {
-  over, denied and 1 or 0, r[1], r[2], r[3], r[4], r[5], requests.grant, m[1], m[2], m[3], m[4], m[5], messages.grant,
-  used, earliest, known, generation, queues, new_queues, partitions, grows_to,
+local answer = {
+  over, denied and 1 or 0, used, earliest, known, generation, queues, new_queues, partitions, grows_to,
 }
+for _, b in ipairs(buckets) do
+  save(b)
+  for _, v in ipairs(b.before) do answer[#answer + 1] = v end
+  answer[#answer + 1] = b.grant
+end
+return answer

@@ -5,7 +5,7 @@
 //
 // Three things are kept apart:
 //
-//   - The arithmetic is pure: bucket (rate with burst), slots, registry (names), storage, month. Exact integers, no
+//   - The arithmetic is pure: bucket (rate with burst; of the cluster and of keys with limits of their own), slots, registry (names), storage, month. Exact integers, no
 //     clock, no lock.
 //   - The order stands once, as a table, in order.go. Checks only look; the commit that follows cannot fail. That is
 //     what makes a decision all or nothing: a refused request leaves every bucket, registry and counter as it was.
@@ -33,8 +33,12 @@
 //
 // Acks, nacks and extensions go into debt down to -burst of the request bucket and are refused only below that.
 // Delivered messages are debited afterwards from the message bucket, which producers share, down to
-// -min(5 x burst, 60 s x rate), and free for a minute after the cell lost a broker. Pops are never refused for that debt, waiting or not: producers wait for it. Slowing
-// consumers would keep the backlog that made the debt.
+// -min(5 x burst, 60 s x rate), and free for a minute after the cell lost a broker. Pops are never refused for that debt,
+// waiting or not: producers wait for it. Slowing consumers would keep the backlog that made the debt. A plan with a rate of
+// deliveries has them pay from that instead: then producers owe nothing, and pops wait until there is a message to deliver.
+//
+// A key with limits of its own (plans.KeyLimits) is asked for those before its cluster's, and pays both or neither. Refused,
+// it has taken nothing of its siblings, not even a place in their line.
 //
 // A refusal names the true wait, and the bucket remembers what it promised, so that a crowd does not return together.
 // Promises, the refusal budget and counters of metrics are the only things a refusal changes.

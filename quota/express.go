@@ -22,7 +22,9 @@ type expression struct {
 	now any
 	act int
 
-	requests, messages bucketArgs
+	rates []bucketArgs  // in the order of evaluation
+	two   [2]bucketArgs // their memory; mostly there are no more
+	key   *keyAccount   // whose are among them; nil: nobody's
 
 	slot           string
 	deadline       int64 // microseconds from now
@@ -35,12 +37,15 @@ type expression struct {
 	groups         []group
 	share, of      int64
 	leasing        bool
-	asked          uint8
+	asked          uint16
 }
 
-// bucketArgs are the arguments of one bucket, in millionths.
+// bucketArgs are the arguments of one bucket, in millionths. Redis hears only of those that the plan limits.
 type bucketArgs struct {
-	limited           bool
+	limit             limit
+	name              string // in Redis
+	of                *bucket
+	to                *side
 	rate, burst       int64
 	floor             int64
 	hint              int64
@@ -64,75 +69,102 @@ func modeArg(m plans.Mode) int {
 	return 1
 }
 
-// express begins a call with everything that is to be told, and with leases if they pay and nobody else speaks of them.
-func (f *fleet) express(l *ledger, s *partaking, limits *plans.Limits, t int64, now time.Time) *expression {
-	acc := &l.acc
+// begin begins a call.
+func (f *fleet) begin(t int64, now time.Time) *expression {
 	e := &expression{t: t, now: f.ask(now), share: 1, of: 1, mostQueues: -1, mostPartitions: -1, mostSlots: -1}
+	e.rates = e.two[:0]
 	if deaf := f.deaf.Load(); deaf > 0 {
 		e.of = f.gateways()
 		e.share = max(1, e.of-deaf)
 	}
+	return e
+}
+
+// express begins a call with everything that is to be told, and with leases if they pay and nobody else speaks of them.
+// Of keys it tells only what concerns the one that asks.
+func (f *fleet) express(l *ledger, s *partaking, limits *plans.Limits, key *keyAccount, t int64, now time.Time) *expression {
+	acc := &l.acc
+	e := f.begin(t, now)
 	e.leasing = f.leases && !s.leasing && (s.meter.perSecond >= leaseFrom || s.requests.left+s.messages.left > 0)
 	if e.leasing {
 		s.number++
 		s.leasing = true
 	}
-	one := func(b *bucketArgs, of *bucket, s2 *side, i limit, perSecond, burst *float64) {
-		if b.limited = acc.live[i] && !of.blocked(); !b.limited {
-			*s2 = newSide(s2)
-			return
+	k := &s.keys
+	e.tellKey(acc, k, key, limitKeyRequests)
+	e.tell(acc, limitRequests, k.requests, &acc.requests, &s.requests, limits.RequestsPerSecond, limits.RequestsBurst)
+	e.tellKey(acc, k, key, limitKeyMessages)
+	e.tell(acc, limitMessages, k.messages, &acc.messages, &s.messages, limits.MessagesPerSecond, limits.MessagesBurst)
+	e.tell(acc, limitDelivery, k.delivery, &acc.delivery, &s.delivery, limits.DeliveryPerSecond, limits.DeliveryBurst)
+	for i := range e.rates {
+		b := &e.rates[i]
+		if !e.leasing || !b.limit.leasable() {
+			continue
 		}
-		rate, whole := rateAndBurst(perSecond, burst)
-		b.rate, b.burst = min(rate, maxShared), min(whole, maxShared)
-		b.burst = max(b.burst, token)
-		b.floor = -b.burst
-		if i == limitMessages {
-			whole := bucket{rate: b.rate, burst: b.burst}
-			b.floor = whole.debtFloor()
-		}
-		b.hint, b.hinted = s2.hint, s2.hinted
-		b.give, b.debit, b.owe = s2.give, s2.debit, s2.owe
-		s2.give, s2.debit, s2.owe, s2.hinted = 0, 0, 0, false
-		b.line = 1
-		if e.leasing {
-			b.seq, b.held = s.number, s2.left
-			if s.meter.perSecond >= leaseFrom {
-				b.slice = s2.slice(b.rate, b.burst, f.gateways())
-			}
+		b.seq, b.held = s.number, b.to.left
+		if s.meter.perSecond >= leaseFrom {
+			b.slice = b.to.slice(b.rate, b.burst, f.gateways())
 		}
 	}
-	one(&e.requests, &acc.requests, &s.requests, limitRequests, limits.RequestsPerSecond, limits.RequestsBurst)
-	one(&e.messages, &acc.messages, &s.messages, limitMessages, limits.MessagesPerSecond, limits.MessagesBurst)
 	return e
+}
+
+// tellKey adds a bucket of a key, if there is a key.
+func (e *expression) tellKey(acc *account, names *keys, k *keyAccount, i limit) {
+	if k == nil {
+		return
+	}
+	e.key = k
+	stem, l := names.key+k.id.String(), k.limits
+	if i == limitKeyRequests {
+		e.tell(acc, i, stem+":req", &k.requests, &k.requestsSide, l.RequestsPerSecond, l.RequestsBurst)
+	} else {
+		e.tell(acc, i, stem+":msgs", &k.messages, &k.messagesSide, l.MessagesPerSecond, l.MessagesBurst)
+	}
+}
+
+// tell adds a bucket that is limited, with what is to be told of it.
+func (e *expression) tell(acc *account, i limit, name string, of *bucket, to *side, perSecond, burst *float64) {
+	if !acc.live[i] || !of.set || perSecond == nil || of.blocked() {
+		*to = newSide(to)
+		return
+	}
+	e.rates = append(e.rates, bucketArgs{limit: i, name: name, of: of, to: to, line: 1})
+	b := &e.rates[len(e.rates)-1]
+	rate, whole := rateAndBurst(perSecond, burst)
+	b.rate, b.burst = min(rate, maxShared), min(whole, maxShared)
+	b.burst = max(b.burst, token)
+	b.floor = -b.burst
+	if !i.ofRequests() {
+		whole := bucket{rate: b.rate, burst: b.burst}
+		b.floor = whole.debtFloor()
+	}
+	b.hint, b.hinted = to.hint, to.hinted
+	b.give, b.debit, b.owe = to.give, to.debit, to.owe
+	to.give, to.debit, to.owe, to.hinted = 0, 0, 0, false
 }
 
 // ask puts the request on the desk into the call. What leases have is used first.
 func (e *expression) ask(d *decision, q *question) {
-	acc := d.acc
-	put := func(b *bucketArgs, i limit, n, fit int64) {
-		b.need, b.fit, b.mode = n, fit, modeArg(acc.modes[i])
-		e.asked |= toldBits[i]
-		if e.leasing {
-			b.use = min(b.held, n)
+	for i := range e.rates {
+		b := &e.rates[i]
+		if !q.rates[b.limit] {
+			continue
 		}
-	}
-	if q.requests {
-		fit := token
+		_, n, need := d.asks(b.limit)
+		b.need, b.fit, b.mode = n, need, modeArg(d.acc.modes[b.limit])
+		b.use = min(b.held, n)
 		if settles(d.ask.Cost) {
-			fit -= e.requests.burst
-			e.requests.line = 2
+			b.line = 2
 		}
-		put(&e.requests, limitRequests, token, fit)
-	}
-	if q.messages {
-		put(&e.messages, limitMessages, q.n, q.n)
-		if q.n > e.messages.burst {
-			e.messages.never = 1
+		if n > b.burst {
+			b.never = 1
 		}
+		e.asked |= toldBits[b.limit]
 	}
 	if q.slot {
 		e.asked |= toldBits[limitParked]
-		e.slotMode = modeArg(acc.modes[limitParked])
+		e.slotMode = modeArg(d.acc.modes[limitParked])
 	}
 }
 
@@ -153,20 +185,19 @@ func (e *expression) names(acc *account, cost wire.Cost, groups []group) {
 // fill writes the call.
 func (e *expression) fill(x *call, f *fleet, s *partaking) {
 	k := &s.keys
-	x.keys = append(x.keys, k.requests, k.messages, k.slots, k.ours, k.names, k.queues)
-	x.args = append(make([]any, 0, 64), e.now, f.name, e.act, e.share, e.of)
-	for _, b := range []*bucketArgs{&e.requests, &e.messages} {
-		rate := b.rate
-		if !b.limited {
-			rate = -1
-		}
+	x.keys = append(make([]string, 0, 8), k.slots, k.ours, k.names, k.queues)
+	x.args = append(make([]any, 0, 64), e.now, f.name, e.act, e.share, e.of, len(e.rates))
+	for i := range e.rates {
+		b := &e.rates[i]
+		x.keys = append(x.keys, b.name)
 		var hint any = ""
 		if b.hinted {
 			hint = b.hint
 		}
-		x.args = append(x.args, rate, b.burst, b.floor, hint, b.give, b.debit, b.owe, b.seq, b.held, b.back, b.use,
-			max(0, b.slice-b.held+b.use),
-			b.need, b.fit, b.mode, b.line, b.never)
+		x.args = append(x.args, toldBits[b.limit], flag(b.limit.ofKey()), b.rate, b.burst, b.floor, hint, b.give, b.debit,
+			b.owe, b.seq, b.held, b.back, b.use, max(0, b.slice-b.held+b.use),
+			b.need, b.fit, flag(b.limit != limitDelivery), b.mode, b.line, b.never)
+		b.to.left -= b.use // what a lease pays for the ask is no longer there for others
 	}
 	x.args = append(x.args, e.slot, e.deadline, e.mostSlots, e.slotMode,
 		e.mostQueues, e.queueMode, e.mostPartitions, e.partitionMode, len(e.groups))
@@ -177,51 +208,64 @@ func (e *expression) fill(x *call, f *fleet, s *partaking) {
 			x.args = append(x.args, p)
 		}
 	}
-	// What a lease pays for the ask is no longer there for others.
-	s.requests.left -= e.requests.use
-	s.messages.left -= e.messages.use
+}
+
+func flag(set bool) int {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // bucketReply is a bucket as the call found it, with what a lease added to it.
 type bucketReply struct{ level, rem, owed, settle, rate, grant int64 }
 
 type reply struct {
-	denied             bool
-	bits               uint8
-	requests, messages bucketReply
-	used, earliest     int64
-	known              bool
-	generation         int64
-	queues, newQueues  int64
-	partitions         int64
-	growsTo            int64
+	denied            bool
+	bits              uint16
+	rates             [limitRates]bucketReply // as many as the call has, in its order
+	used, earliest    int64
+	known             bool
+	generation        int64
+	queues, newQueues int64
+	partitions        int64
+	growsTo           int64
 }
 
-// replyLength is how much decide.lua answers; less is a call that came too late.
-const replyLength = 22
+// What decide.lua answers: so many numbers, and so many more for each bucket of the call.
+const replyLength, bucketReplyLength = 10, 6
 
-func readReply(v []int64) reply {
-	b := func(v []int64) bucketReply { return bucketReply{v[0], v[1], v[2], v[3], v[4], v[5]} }
-	return reply{
-		bits: uint8(v[0]), denied: v[1] != 0, requests: b(v[2:8]), messages: b(v[8:14]),
-		used: v[14], earliest: v[15], known: v[16] != 0, generation: v[17], queues: v[18], newQueues: v[19],
-		partitions: v[20], growsTo: v[21],
+// read understands what the call was answered; ok is false when there is no answer, or when the call came too late.
+func (e *expression) read(x *call) (r reply, ok bool) {
+	v := x.reply
+	if x.err != nil || len(v) != replyLength+bucketReplyLength*len(e.rates) {
+		return reply{}, false
 	}
+	r = reply{
+		bits: uint16(v[0]), denied: v[1] != 0, used: v[2], earliest: v[3], known: v[4] != 0, generation: v[5],
+		queues: v[6], newQueues: v[7], partitions: v[8], growsTo: v[9],
+	}
+	for i := range e.rates {
+		b := v[replyLength+bucketReplyLength*i:]
+		r.rates[i] = bucketReply{b[0], b[1], b[2], b[3], b[4], b[5]}
+	}
+	return r, true
 }
 
 // load makes the account mirror what the call found, so that the rules see it.
-func (e *expression) load(l *ledger, s *partaking, r *reply) {
-	acc := &l.acc
-	load := func(b *bucket, args *bucketArgs, r *bucketReply) {
-		if !args.limited || !b.set {
-			return
+func (e *expression) load(s *partaking, r *reply) {
+	for i := range e.rates {
+		b, r := e.rates[i].of, &r.rates[i]
+		if !b.set {
+			continue
 		}
 		b.level, b.rem, b.at, b.rate = r.level, r.rem*1000, max(b.at, e.t), r.rate
 		b.line, b.settle = line{r.owed, b.at}, line{r.settle, b.at}
 	}
-	load(&acc.requests, &e.requests, &r.requests)
-	load(&acc.messages, &e.messages, &r.messages)
 	s.seen, s.fresh = e.t, true
+	if e.key != nil {
+		e.key.seen, e.key.fresh = e.t, true
+	}
 }
 
 // told is what the call decided, after what was decided prior to it.
@@ -246,43 +290,41 @@ func (e *expression) told(r *reply, prior *told) *told {
 }
 
 // lend takes what the call leased, and puts back what it did not use.
-func (e *expression) lend(l *ledger, s *partaking, r *reply, granted bool) {
+func (e *expression) lend(s *partaking, r *reply, granted bool) {
 	if !e.leasing {
 		return
 	}
 	s.leasing = false
-	take := func(b *bucket, args *bucketArgs, r *bucketReply, to *side) {
-		if !args.limited || args.seq == 0 {
-			return
+	for i := range e.rates {
+		b, r := &e.rates[i], &r.rates[i]
+		if b.seq == 0 {
+			continue
 		}
-		used := args.use
-		if !granted || args.took(r) == 0 {
+		used := b.use
+		if !granted || b.took(r) == 0 {
 			used = 0
 		}
-		to.left += args.use - used + r.grant
-		b.level -= args.use - used + r.grant // the mirror is of what is not leased
-		if to.left > 0 {
-			to.expires = e.t + leaseLife.Nanoseconds()
+		b.to.left += b.use - used + r.grant
+		b.of.level -= b.use - used + r.grant // the mirror is of what is not leased
+		if b.to.left > 0 {
+			b.to.expires = e.t + leaseLife.Nanoseconds()
 		}
 	}
-	take(&l.acc.requests, &e.requests, &r.requests, &s.requests)
-	take(&l.acc.messages, &e.messages, &r.messages, &s.messages)
 	s.lastUsed = max(s.lastUsed, e.t)
 }
 
 // restore ends the speed that holds while gateways are cut off: the next call states the plan's.
 func (e *expression) restore(l *ledger) {
-	if e.requests.limited {
-		l.acc.requests.rate = l.acc.part(e.requests.rate)
-	}
-	if e.messages.limited {
-		l.acc.messages.rate = l.acc.part(e.messages.rate)
+	for i := range e.rates {
+		if b := &e.rates[i]; b.of.set {
+			b.of.rate = l.acc.part(b.rate)
+		}
 	}
 }
 
 // took is what a granted call took of a bucket.
 func (b *bucketArgs) took(r *bucketReply) int64 {
-	if b.mode == 0 || b.mode == 2 && (b.never == 1 || r.level < b.fit) {
+	if b.limit == limitDelivery || b.mode == 0 || b.mode == 2 && (b.never == 1 || r.level < b.fit) {
 		return 0
 	}
 	return b.need
@@ -297,21 +339,24 @@ func (e *expression) lost(l *ledger) {
 }
 
 // giveBack makes a call return what is leased.
-func (e *expression) giveBack(s *partaking) {
-	back := func(b *bucketArgs, of *side) {
-		b.back, b.held, b.slice, of.left = b.held, 0, 0, 0
+func (e *expression) giveBack() {
+	for i := range e.rates {
+		if b := &e.rates[i]; b.limit.leasable() {
+			b.back, b.held, b.slice, b.to.left = b.held, 0, 0, 0
+		}
 	}
-	back(&e.requests, &s.requests)
-	back(&e.messages, &s.messages)
 }
 
 // flush tells Redis, with nobody waiting, what is to be told of a locked ledger. One flush waits at a time; it says what
 // is true when it leaves.
 func (f *fleet) flush(l *ledger, s *partaking, id uuid.UUID, now time.Time) {
 	f.queue(l, s, id, now, false, func(s *partaking) bool {
-		return s.requests.give+s.messages.give+s.requests.debit+s.messages.debit > 0
+		return s.due()
 	})
 }
+
+// due reports whether something is to be told of the cluster's buckets.
+func (s *partaking) due() bool { return s.requests.due() || s.messages.due() || s.delivery.due() }
 
 // refill asks for more of what leases hold, ahead of need, when half of it is gone.
 func (f *fleet) refill(l *ledger, s *partaking, id uuid.UUID, now time.Time) {
@@ -341,9 +386,9 @@ func (f *fleet) queue(l *ledger, s *partaking, id uuid.UUID, now time.Time, back
 			if !s.mirrors || l.acc.limits == nil || !due(s) {
 				return false
 			}
-			e = f.express(l, s, l.acc.limits, f.gate.at(now), now)
+			e = f.express(l, s, l.acc.limits, nil, f.gate.at(now), now)
 			if back && e.leasing {
-				e.giveBack(s)
+				e.giveBack()
 			}
 			e.fill(x, f, s)
 			return true
@@ -351,14 +396,16 @@ func (f *fleet) queue(l *ledger, s *partaking, id uuid.UUID, now time.Time, back
 		then: func(x *call) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
+			if e == nil {
+				return
+			}
+			r, ok := e.read(x)
 			switch {
-			case e == nil:
 			case x.err != nil:
 				e.lost(l)
-			case s.mirrors && len(x.reply) == replyLength:
-				r := readReply(x.reply)
-				e.load(l, s, &r)
-				e.lend(l, s, &r, false)
+			case s.mirrors && ok:
+				e.load(s, &r)
+				e.lend(s, &r, false)
 				e.restore(l)
 				if s.requests.left+s.messages.left > 0 {
 					f.busyWith(id, l)

@@ -32,6 +32,14 @@ type FleetOptions struct {
 	// Size is the least number of gateways to count on while Redis is away; zero is one.
 	Size int
 
+	// Known is how many gateways were heard of last before this one started; zero is none. They are counted on until
+	// Redis says otherwise, so that a gateway that starts while it is away does not take the whole plan for itself.
+	Known int
+
+	// Remember, when there is one, is told how many gateways are heard of, once whenever that changes; what it fails with
+	// is logged. Calls are serial, and hold up heartbeats only.
+	Remember func(gateways int) error
+
 	Prefix string // of all keys; empty is "qg"
 }
 
@@ -79,6 +87,9 @@ type fleet struct {
 	deaf  atomic.Int64 // of those, the ones whose heartbeat is missing
 	beats beats
 
+	remember func(gateways int) error // nil: nobody is told
+	told     int64                    // last
+
 	slotNumber atomic.Uint64
 
 	mu   sync.Mutex // guards busy
@@ -115,7 +126,8 @@ func newFleet(g *Gate, o FleetOptions) *fleet {
 	}
 	f.stats.init()
 	f.pipe.observe = f.stats.observe
-	f.seen.Store(1)
+	f.remember, f.told = o.Remember, int64(o.Known)
+	f.seen.Store(max(1, f.told))
 	return f
 }
 
@@ -140,17 +152,19 @@ func (f *fleet) asking() bool { return !f.pipe.away.Load() }
 
 // keys are the names of what Redis keeps for a cluster. The cluster's id is the hash tag: a cluster lives on one node.
 type keys struct {
-	requests, messages       string
-	slots, ours              string
-	names, queues, partition string
-	lane                     byte
+	requests, messages, delivery string
+	slots, ours                  string
+	names, queues, partition     string
+	key                          string // of its buckets, with its id to come
+	lane                         byte
 }
 
 func (f *fleet) keysOf(id uuid.UUID) keys {
 	stem := f.prefix + "{" + id.String() + "}:"
 	return keys{
-		requests: stem + "b:req", messages: stem + "b:msgs", slots: stem + "p", ours: stem + "p:" + f.name,
-		names: stem + "n", queues: stem + "q", partition: stem + "q:", lane: id[14],
+		requests: stem + "b:req", messages: stem + "b:msgs", delivery: stem + "b:dlv", key: stem + "b:",
+		slots: stem + "p", ours: stem + "p:" + f.name, names: stem + "n", queues: stem + "q", partition: stem + "q:",
+		lane: id[14],
 	}
 }
 
@@ -162,6 +176,7 @@ type partaking struct {
 	fresh    bool // the mirror is from Redis, at seen
 	requests side
 	messages side
+	delivery side // which is never leased: what pops deliver is known only afterwards
 	meter    meter
 
 	number     int64 // of the last call about leases
@@ -181,6 +196,12 @@ type side struct {
 	hinted           bool
 }
 
+// due reports whether something must be told without a request to tell it by.
+func (s *side) due() bool { return s.give+s.debit > 0 }
+
+// recall makes the bucket's level the most that Redis may have.
+func (s *side) recall(b *bucket) { s.hint, s.hinted = b.level, b.set }
+
 // remembering is how long the mirror is believed for a refusal: tokens that come back elsewhere are not seen sooner.
 const remembering = int64(time.Second)
 
@@ -199,8 +220,13 @@ func (f *fleet) join(l *ledger, id uuid.UUID, t int64) *partaking {
 			f.part(s, acc, t)
 		} else {
 			acc.split(1, t)
-			s.requests.hint, s.requests.hinted = acc.requests.level, acc.requests.set
-			s.messages.hint, s.messages.hinted = acc.messages.level, acc.messages.set
+			s.requests.recall(&acc.requests)
+			s.messages.recall(&acc.messages)
+			s.delivery.recall(&acc.delivery)
+			for _, k := range acc.keys {
+				k.requestsSide.recall(&k.requests)
+				k.messagesSide.recall(&k.messages)
+			}
 		}
 	}
 	s.requests.expire(t)
@@ -214,8 +240,9 @@ func (f *fleet) part(s *partaking, acc *account, t int64) {
 	// What is leased is this gateway's already.
 	acc.requests.give(s.requests.left)
 	acc.messages.give(s.messages.left)
-	for _, side := range []*side{&s.requests, &s.messages} {
-		*side = newSide(side)
+	s.requests, s.messages, s.delivery = newSide(&s.requests), newSide(&s.messages), side{}
+	for _, k := range acc.keys {
+		k.requestsSide, k.messagesSide, k.fresh = side{}, side{}, false
 	}
 	s.flushing, s.leasing, s.slotsOff = false, false, 0
 }
@@ -235,7 +262,8 @@ func (f *fleet) busyWith(id uuid.UUID, l *ledger) {
 
 // run beats and tends until ctx ends, and then takes leave.
 func (f *fleet) run(ctx context.Context) error {
-	f.beat(time.Now())
+	f.beats.seenAt = time.Now() // what is known from before is believed for a while
+	f.beat(f.beats.seenAt)
 	tick := time.NewTicker(tendEvery)
 	defer tick.Stop()
 	for {

@@ -12,22 +12,29 @@ import (
 
 // question is what of a request Redis is asked.
 type question struct {
-	requests, messages bool // of their buckets
-	slot               bool
-	pairs              []Pair // that may be new
-	n, fit             int64  // millionths of the message bucket, and the level at which they fit
+	rates [limitRates]bool // of their buckets
+	slot  bool
+	pairs []Pair // that may be new
+	n     int64  // millionths of the message bucket
 }
 
-func (q *question) empty() bool { return !q.requests && !q.messages && !q.slot && len(q.pairs) == 0 }
+func (q *question) empty() bool {
+	return q.rates == [limitRates]bool{} && !q.slot && len(q.pairs) == 0
+}
 
 // question returns what of the request on the desk Redis decides: limits that the plan has, that are not blocked (time
 // cures nothing then, here or there), and names that are not known to exist.
 func (f *fleet) question(d *decision) (q question) {
 	acc := d.acc
 	asked := func(i limit) bool { return acc.live[i] && rulesOf[i].costs[d.ask.Cost] }
-	q.requests = asked(limitRequests) && !acc.requests.blocked()
-	if q.n = units(d.ask.Messages); asked(limitMessages) && q.n > 0 && !acc.messages.blocked() {
-		q.messages, q.fit = true, q.n
+	for i := range limitRates {
+		if !asked(i) {
+			continue
+		}
+		b, n, _ := d.asks(i)
+		if q.rates[i] = b != nil && !b.blocked(); i == limitMessages {
+			q.n = n
+		}
 	}
 	q.slot = asked(limitParked) && d.ask.Wait && (*acc.limits.MaxParkedPops > 0 || acc.modes[limitParked] != plans.Enforce)
 	if asked(limitQueues) || asked(limitPartitions) {
@@ -78,9 +85,10 @@ func (f *fleet) admit(c *plans.Cluster, a *Ask, now time.Time) (*Admission, Repo
 	return f.central(l, s, c, a, &q, nil, nil, now)
 }
 
-// covers reports whether leases pay for the request.
+// covers reports whether leases pay for the request. There are none of a key's rates nor of deliveries.
 func (s *partaking) covers(q *question, t int64) bool {
-	return (!q.requests || s.requests.holds(token, t)) && (!q.messages || s.messages.holds(q.n, t))
+	return (!q.rates[limitRequests] || s.requests.holds(token, t)) && (!q.rates[limitMessages] || s.messages.holds(q.n, t)) &&
+		!q.rates[limitKeyRequests] && !q.rates[limitKeyMessages] && !q.rates[limitDelivery]
 }
 
 // spend decides a request that leases cover. What the fleet's bucket holds by itself, as far as known, is shown in
@@ -90,10 +98,10 @@ func (f *fleet) spend(l *ledger, s *partaking, d *decision, q *question, now tim
 	acc := &l.acc
 	acc.refill(d.t)
 	requests, messages := acc.requests.level, acc.messages.level
-	if q.requests {
+	if q.rates[limitRequests] {
 		acc.requests.level = max(0, requests) + s.requests.left
 	}
-	if q.messages {
+	if q.rates[limitMessages] {
 		acc.messages.level = max(0, messages) + s.messages.left
 	}
 	adm, report, err := f.gate.decide(l, d, now)
@@ -115,7 +123,7 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 	g, d := f.gate, &l.desk
 	t := d.t
 	x := &call{script: decideScript, done: make(chan struct{})}
-	e := f.express(l, s, &c.Limits, t, now)
+	e := f.express(l, s, &c.Limits, d.key, t, now)
 	e.act = actDecide
 	if d.told = prior; d.refusedBesides(q) || prior != nil && prior.over != 0 {
 		e.act = actLook
@@ -137,7 +145,8 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.acc.apply(&c.Limits, t)
-	if x.err != nil || !s.mirrors || len(x.reply) != replyLength {
+	r, ok := e.read(x)
+	if !ok || !s.mirrors {
 		e.lost(l)
 		f.join(l, c.ID, t)
 		d.begin(&l.acc, c, *a, false, now, t)
@@ -147,9 +156,8 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 		return f.keep(l, s, adm, held, now), report, err
 	}
 	f.stats.redis.Inc()
-	r := readReply(x.reply)
 	d.begin(&l.acc, c, *a, false, now, t)
-	e.load(l, s, &r)
+	e.load(s, &r)
 	if len(groups) > 0 {
 		f.heed(l, s, &r)
 	}
@@ -164,14 +172,16 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 		}
 		f.seat(l, c.ID, adm)
 	} else if granted { // a rule that Redis does not know refuses by now: what it took goes back
-		s.requests.give += e.requests.took(&r.requests)
-		s.messages.give += e.messages.took(&r.messages)
+		for i := range e.rates {
+			b := &e.rates[i]
+			b.to.give += b.took(&r.rates[i])
+		}
 		f.freeSlot(s, e.slot)
 		if r.known {
 			held = append(held, groups...)
 		}
 	}
-	e.lend(l, s, &r, granted)
+	e.lend(s, &r, granted)
 	e.restore(l)
 	if s.requests.left > 0 || s.messages.left > 0 {
 		f.busyWith(c.ID, l)
@@ -209,10 +219,10 @@ func wholeMicroseconds(err *wire.Error) {
 // refusedBesides reports whether a rule that Redis is not asked for refuses the request: Redis is then only asked
 // whether another refuses before it.
 func (d *decision) refusedBesides(q *question) bool {
-	asked := map[limit]bool{
-		limitRequests: q.requests, limitMessages: q.messages, limitParked: q.slot,
-		limitQueues: len(q.pairs) > 0, limitPartitions: len(q.pairs) > 0,
+	asked := [limitCount]bool{
+		limitParked: q.slot, limitQueues: len(q.pairs) > 0, limitPartitions: len(q.pairs) > 0,
 	}
+	copy(asked[:], q.rates[:])
 	for i := range order {
 		r := &order[i]
 		if !r.costs[d.ask.Cost] || !d.acc.live[r.limit] || d.acc.modes[r.limit] != plans.Enforce || asked[r.limit] {
@@ -230,28 +240,47 @@ func (d *decision) refusedBesides(q *question) bool {
 // the next call. Otherwise the whole request is asked for, once.
 func (f *fleet) askHead(l *ledger, d *decision, id uuid.UUID) *wire.Error {
 	s := f.join(l, id, d.t)
-	if s.mirrors && !l.acc.requests.blocked() && (!s.fresh || d.t-s.seen >= remembering || s.requests.holds(token, d.t)) {
-		return nil
+	for i, to := range [headRules]*side{limitRequests: &s.requests, limitKeyRequests: d.key.side(limitKeyRequests)} {
+		if s.mirrors && !s.mayRefuse(d, limit(i)) {
+			continue
+		}
+		err := d.run(order[i : i+1])
+		if err == nil {
+			continue
+		}
+		if wholeMicroseconds(err); s.mirrors && !settles(d.ask.Cost) {
+			to.owe += token
+		}
+		return err
 	}
-	err := d.run(order[:1])
-	wholeMicroseconds(err)
-	if err != nil && s.mirrors && !settles(d.ask.Cost) {
-		s.requests.owe += token
-	}
-	return err
+	return nil
 }
 
-// settle ends an admission of a locked ledger: delivered messages are debited, the slot is freed, names are confirmed or
-// released. Nobody waits for it: it goes ahead of whatever the cluster asks next.
+// mayRefuse reports whether a head may be refused for a rate of requests without Redis being asked.
+func (s *partaking) mayRefuse(d *decision, i limit) bool {
+	recent := func(fresh bool, seen int64) bool { return fresh && d.t-seen < remembering }
+	b := d.bucket(i)
+	switch {
+	case b == nil:
+		return false
+	case b.blocked():
+		return true
+	case i == limitKeyRequests:
+		return recent(d.key.fresh, d.key.seen)
+	}
+	return recent(s.fresh, s.seen) && !s.requests.holds(token, d.t)
+}
+
+// settle ends an admission of a locked ledger: what it delivered is debited from a rate, the slot is freed, names are
+// confirmed or released. Nobody waits for it: it goes ahead of whatever the cluster asks next.
 func (f *fleet) settle(l *ledger, a *Admission, delivered int64, stored bool, now time.Time) {
 	s := f.join(l, a.id, f.gate.at(now))
-	acc := &l.acc
-	if delivered > 0 {
-		acc.messages.refill(f.gate.at(now))
-		acc.messages.debit(delivered, acc.messages.debtFloor())
-		if s.mirrors {
-			s.messages.debit += delivered
-		}
+	switch from, n := l.acc.debit(delivered, f.gate.at(now)); {
+	case !s.mirrors:
+	case from == limitDelivery:
+		s.delivery.debit += n
+	default:
+		s.messages.debit += n
 	}
 	what := "release"
 	if stored {
@@ -272,6 +301,10 @@ func (f *fleet) refund(l *ledger, a *Admission, now time.Time) {
 			s.requests.give += a.requestTaken
 			s.messages.give += a.messagesTaken
 		}
+		if a.key != nil {
+			a.key.giveBack(f.gate.at(now))
+			f.refundKey(l, s, a.key, now)
+		}
 	}
 	f.end(l, s, a, "release", now)
 }
@@ -282,9 +315,25 @@ func (f *fleet) end(l *ledger, s *partaking, a *Admission, names string, now tim
 		f.endNames(l, s, a.reserved, names, now)
 	}
 	a.slot, a.reserved = "", nil
-	if s.mirrors && s.requests.give+s.messages.give+s.messages.debit > 0 {
+	if s.mirrors && s.due() {
 		f.flush(l, s, a.id, now)
 	}
+}
+
+// refundKey tells Redis what a key gets back, by a call of its own: few requests are refunded, and few keys have limits.
+func (f *fleet) refundKey(l *ledger, s *partaking, t *taken, now time.Time) {
+	if !s.mirrors || t.requests+t.messages == 0 {
+		return
+	}
+	t.key.requestsSide.give += t.requests
+	t.key.messagesSide.give += t.messages
+	e := f.begin(f.gate.at(now), now)
+	e.tellKey(&l.acc, &s.keys, t.key, limitKeyRequests)
+	e.tellKey(&l.acc, &s.keys, t.key, limitKeyMessages)
+	x := &call{script: decideScript}
+	e.fill(x, f, s)
+	f.pipe.send(s.keys.lane, x)
+	f.pipe.push(s.keys.lane)
 }
 
 // freeSlot frees a slot in Redis; none is "".

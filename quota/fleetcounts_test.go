@@ -2,8 +2,11 @@ package quota
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/queengate/queengate/internal/redistest"
 	"github.com/queengate/queengate/plans"
@@ -247,4 +250,50 @@ func TestAListingPutsRedisRight(t *testing.T) {
 	heard(b)
 	refused(t, b, c, push(1, Pair{"more", ""}), start.Add(time.Second), wire.QuotaExceeded, plans.LimitQueues)
 	refused(t, b, c, push(1, Pair{"q", "3"}), start.Add(time.Second), wire.QuotaExceeded, plans.LimitPartitions)
+}
+
+// No call of a batch with thousands of new names carries more than a bounded part of them: Redis, which does one thing at
+// a time, is never kept for long, and answers others in between.
+func TestABatchWithThousandsOfNewNamesDoesNotBlockRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t)
+	w := newFleetWorld(t, server.Options(), true)
+	g := w.gate(new(fakeSeeder))
+	c := clusterWith(counted(40, 5000))
+	seedAll(t, c, g)
+	server.Do("CONFIG", "SET", "slowlog-log-slower-than", "0")
+	server.Do("CONFIG", "SET", "slowlog-max-len", "100000") // what scripts call stands there too
+	var pairs []Pair
+	for p := range 4000 {
+		pairs = append(pairs, Pair{fmt.Sprint("q", p%40), fmt.Sprint("p", p)})
+	}
+	adm := admit(t, g, c, push(len(pairs), pairs...), start)
+	g.Settle(adm, Outcome{Stored: true}, start)
+	heard(g)
+	client := redis.NewClient(server.Options())
+	defer client.Close()
+	calls, err := client.SlowLogGet(t.Context(), -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripted, longest := 0, 0
+	for _, call := range calls {
+		if !strings.HasPrefix(strings.ToLower(call.Args[0]), "eval") {
+			continue
+		}
+		scripted++
+		n := len(call.Args)
+		var more int // the log cuts long calls: "... (97 more arguments)"
+		if _, err := fmt.Sscanf(call.Args[n-1], "... (%d more arguments)", &more); err == nil {
+			n += more - 1
+		}
+		longest = max(longest, n)
+	}
+	// A name is at most three arguments (a queue: its key, itself and how many partitions follow), beside a decision's own.
+	if most := 3*namesPerCall + 64; longest > most || longest < namesPerCall {
+		t.Errorf("a call has %d arguments, want at most %d", longest, most)
+	}
+	if least := 2 * len(pairs) / namesPerCall; scripted < least {
+		t.Errorf("%d calls, want at least %d", scripted, least)
+	}
 }

@@ -138,7 +138,8 @@ func (f *fleet) admitMany(c *plans.Cluster, a *Ask, pairs []Pair, now time.Time)
 		if prior.over != 0 || !s.mirrors {
 			return
 		}
-		e := &expression{t: t, now: f.ask(now), act: actDecide, share: 1, of: 1, mostQueues: -1, mostPartitions: -1}
+		e := f.begin(t, now)
+		e.act = actDecide
 		e.names(&l.acc, a.Cost, part)
 		x := &call{script: decideScript, done: make(chan struct{})}
 		e.fill(x, f, s)
@@ -147,11 +148,11 @@ func (f *fleet) admitMany(c *plans.Cluster, a *Ask, pairs []Pair, now time.Time)
 		f.pipe.await(s.keys.lane, x)
 		l.mu.Lock()
 		l.acc.apply(&c.Limits, t)
-		if x.err != nil || len(x.reply) != replyLength {
+		r, ok := e.read(x)
+		if !ok {
 			f.join(l, c.ID, t)
 			return
 		}
-		r := readReply(x.reply)
 		f.heed(l, s, &r)
 		before := prior
 		prior = *e.told(&r, nil)

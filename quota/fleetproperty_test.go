@@ -132,7 +132,7 @@ func (r *fleetRun) ask(g *Gate) {
 	}
 	began := time.Now()
 	defer func() { r.waits = max(r.waits, time.Since(began)) }()
-	if _, err := g.AskHead(r.cluster, ask.Cost, r.now); err != nil {
+	if _, err := g.AskHead(r.cluster, nil, ask.Cost, r.now); err != nil {
 		return
 	}
 	a, _, err := g.Admit(r.cluster, ask, r.now)
@@ -275,7 +275,7 @@ func TestACrowdOfAFleetGetsInWithinTenAttempts(t *testing.T) {
 			all = append(all, &caller{at: start, step: func(who *caller) {
 				g := r.gates[(i+7*who.attempts)%len(r.gates)]
 				who.attempts++
-				_, err := g.AskHead(c, wire.CostDelivery, who.at)
+				_, err := g.AskHead(c, nil, wire.CostDelivery, who.at)
 				if err == nil {
 					_, _, err = g.Admit(c, pop(), who.at)
 				}

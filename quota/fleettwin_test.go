@@ -25,13 +25,27 @@ func TestTheScriptCountsAsTheBucketDoes(t *testing.T) {
 		plan := func(l *plans.Limits) {
 			l.RequestsPerSecond, l.RequestsBurst = new(rate.Draw(t, "rate")), new(float64(rapid.IntRange(1, 30).Draw(t, "burst")))
 			l.MessagesPerSecond, l.MessagesBurst = new(rate.Draw(t, "rate")), new(float64(rapid.IntRange(1, 30).Draw(t, "burst")))
+			l.DeliveryPerSecond, l.DeliveryBurst = nil, nil
+			if rapid.Bool().Draw(t, "deliveries apart") {
+				l.DeliveryPerSecond, l.DeliveryBurst = new(rate.Draw(t, "rate")), new(float64(rapid.IntRange(1, 30).Draw(t, "burst")))
+			}
 			l.MaxParkedPops = new(rapid.Int64Range(0, 3).Draw(t, "polls"))
 			l.Modes = map[string]plans.Mode{}
-			for _, name := range []string{plans.LimitRequests, plans.LimitMessages, plans.LimitParked} {
+			for _, name := range []string{
+				plans.LimitKeyRequests, plans.LimitRequests, plans.LimitKeyMessages, plans.LimitMessages, plans.LimitDelivery,
+				plans.LimitParked,
+			} {
 				l.Modes[name] = rapid.SampledFrom([]plans.Mode{plans.Enforce, plans.Enforce, plans.Shadow}).Draw(t, name)
 			}
 		}
+		requestsOfKey := func(l *plans.KeyLimits) {
+			keyRequests(rate.Draw(t, "rate"), float64(rapid.IntRange(1, 30).Draw(t, "burst")))(l)
+		}
+		messagesOfKey := func(l *plans.KeyLimits) {
+			keyMessages(rate.Draw(t, "rate"), float64(rapid.IntRange(1, 30).Draw(t, "burst")))(l)
+		}
 		c := clusterWith(plan)
+		keys := []*plans.Key{nil, keyWith(requestsOfKey, messagesOfKey), keyWith(requestsOfKey)}
 		type both struct{ local, shared *Admission }
 		var open []both
 		now := start
@@ -42,7 +56,7 @@ func TestTheScriptCountsAsTheBucketDoes(t *testing.T) {
 			case "ask":
 				ask := &Ask{Cost: rapid.SampledFrom([]wire.Cost{
 					wire.CostRequest, wire.CostMessages, wire.CostDelivery, wire.CostSettle,
-				}).Draw(t, "cost")}
+				}).Draw(t, "cost"), Key: rapid.SampledFrom(keys).Draw(t, "key")}
 				switch ask.Cost {
 				case wire.CostMessages:
 					ask.Messages = rapid.IntRange(0, 32).Draw(t, "messages")
@@ -55,7 +69,7 @@ func TestTheScriptCountsAsTheBucketDoes(t *testing.T) {
 					t.Fatalf("Redis says %s, want %s", got, want)
 				}
 				// A line of promises shrinks in whole millionths of a token, in steps that differ.
-				if err != nil && (sharedErr.RetryAfter-err.RetryAfter).Abs() > time.Duration(10/min(1, *c.Limits.RequestsPerSecond, *c.Limits.MessagesPerSecond))*time.Microsecond {
+				if err != nil && (sharedErr.RetryAfter-err.RetryAfter).Abs() > time.Duration(10/slowest(c, ask.Key))*time.Microsecond {
 					t.Fatalf("Redis says to wait %v, want %v", sharedErr.RetryAfter, err.RetryAfter)
 				}
 				report.Reset, sharedReport.Reset = 0, 0 // rounded apart
@@ -84,12 +98,28 @@ func TestTheScriptCountsAsTheBucketDoes(t *testing.T) {
 				heard(shared)
 			case "edit":
 				c = edited(c, plan)
+				keys[1] = editedKey(keys[1], requestsOfKey, messagesOfKey)
 			}
 		}
 		for _, o := range open {
 			shared.Settle(o.shared, Outcome{}, now)
 		}
 	})
+}
+
+// slowest is the least rate that a request of the key may meet, at most one.
+func slowest(c *plans.Cluster, key *plans.Key) float64 {
+	least := 1.0
+	all := []*float64{c.Limits.RequestsPerSecond, c.Limits.MessagesPerSecond, c.Limits.DeliveryPerSecond}
+	if key != nil {
+		all = append(all, key.Limits.RequestsPerSecond, key.Limits.MessagesPerSecond)
+	}
+	for _, rate := range all {
+		if rate != nil {
+			least = min(least, *rate)
+		}
+	}
+	return least
 }
 
 func verdict(err *wire.Error) string {

@@ -18,6 +18,11 @@ type fleetWorld struct {
 	prefix string
 	budget time.Duration
 	size   int
+
+	// Of the gates to come: what they know from before, and who is told.
+	known    int
+	remember func(int) error
+
 	mu     sync.Mutex // guards latest
 	latest time.Time
 }
@@ -34,7 +39,9 @@ func (w *fleetWorld) gate(s Seeder, options ...Option) *Gate {
 	w.t.Helper()
 	options = append([]Option{
 		WithSeeder(s),
-		WithFleet(FleetOptions{Redis: w.redis, Leases: w.leases, Prefix: w.prefix, Budget: w.budget, Size: w.size}),
+		WithFleet(FleetOptions{
+			Redis: w.redis, Leases: w.leases, Prefix: w.prefix, Budget: w.budget, Size: w.size, Known: w.known, Remember: w.remember,
+		}),
 	}, options...)
 	if s == nil {
 		options = options[1:]

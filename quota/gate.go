@@ -20,9 +20,10 @@ type Pair struct{ Queue, Partition string }
 // Ask is everything a request costs, known after its body was read. The gate keeps nothing of it.
 type Ask struct {
 	Cost         wire.Cost
-	Messages     int   // items of a push; 1 for what returns stored messages
-	PayloadBytes int64 // sum of raw payloads
-	LargestItem  int64 // bytes of the largest payload
+	Key          *plans.Key // whose limits count too; nil: nobody's
+	Messages     int        // items of a push; 1 for what returns stored messages
+	PayloadBytes int64      // sum of raw payloads
+	LargestItem  int64      // bytes of the largest payload
 	LargestIndex int
 	Pairs        []Pair    // distinct pairs of a push, the queue of a configure, the destination of a replay
 	Retention    int64     // the larger of retentionSeconds and completedRetentionSeconds of a configure; 0: none stated
@@ -67,11 +68,13 @@ type Admission struct {
 	holds         []hold // names reserved
 	requestTaken  int64  // millionths of a token
 	messagesTaken int64
-	counted       int64 // messages reserved of the month
-	bytes         int64 // reserved of the retained bytes
-	deadline      int64 // of the slot, on the gate's clock
-	place         int   // in slots; -1 when it holds none
+	key           *taken // of the key that asked; nil when it has no limits of its own
+	counted       int64  // messages reserved of the month
+	bytes         int64  // reserved of the retained bytes
+	deadline      int64  // of the slot, on the gate's clock
+	place         int32  // in slots; -1 when it holds none
 	ended         bool
+	undelivered   bool // what it delivers is not debited: in shadow mode it was over the delivery rate
 
 	// In a fleet: what Redis has given.
 	central  bool // the tokens
@@ -157,20 +160,21 @@ func (g *Gate) open(c *plans.Cluster, t int64) *ledger {
 	return l
 }
 
-// AskHead looks at the request bucket before the body is read; it takes nothing. nil means go on.
+// AskHead looks at the request buckets of the cluster and of the key that asks (nil: none) before the body is read; it
+// takes nothing. nil means go on.
 //
 // It answers RateLimited or, for a rate of zero, QuotaExceeded. What may be refused for its body is also refused
 // (RateLimited with Close set, limit "refusals") while the cluster's budget of refused bodies is empty: the body must
 // stay unread. CostMixed is asked for like an ack, which it may be; Admit must be asked for what it turned out to be.
-func (g *Gate) AskHead(c *plans.Cluster, cost wire.Cost, now time.Time) (Report, *wire.Error) {
+func (g *Gate) AskHead(c *plans.Cluster, key *plans.Key, cost wire.Cost, now time.Time) (Report, *wire.Error) {
 	t := g.at(now)
 	l := g.open(c, t)
 	defer l.mu.Unlock()
 	d := &l.desk
-	d.begin(&l.acc, c, Ask{Cost: cost}, true, now, t)
+	d.begin(&l.acc, c, Ask{Cost: cost, Key: key}, true, now, t)
 	var err *wire.Error
 	if g.fleet == nil {
-		err = d.run(order[:1])
+		err = d.run(order[:headRules])
 	} else {
 		err = g.fleet.askHead(l, d, c.ID)
 	}
@@ -201,7 +205,7 @@ func (g *Gate) BodyRefused(c *plans.Cluster, now time.Time) {
 
 // Admit decides a whole request in the order of design.md 4.2: all or nothing. A refusal leaves everything as it was.
 //
-// Refusals: RateLimited (req, msgs, parked) with the true wait; BatchExceedsBurst; QuotaExceeded (queues, partitions,
+// Refusals: RateLimited (key_req, req, key_msgs, msgs, delivery, parked) with the true wait; BatchExceedsBurst; QuotaExceeded (queues, partitions,
 // retention, month, and any limit of zero); PayloadTooLarge (payload, batch); StorageQuotaExceeded; PushBlocked. The
 // error is nil exactly when the Admission is not. Alone Admit does no I/O; in a fleet it may wait for Redis. Call EnsureSeeded before it for a push or a
 // configure, and see Recount for a refusal on counts.
@@ -258,17 +262,14 @@ func (g *Gate) Settle(a *Admission, o Outcome, now time.Time) {
 		}
 	}
 	var delivered int64
-	if o.Delivered > 0 && acc.live[limitMessages] && !g.recoveries.cover(a.cell, g.at(now)) {
+	if o.Delivered > 0 && !a.undelivered && !g.recoveries.cover(a.cell, g.at(now)) {
 		delivered = units(o.Delivered)
 	}
 	if g.fleet != nil {
 		g.fleet.settle(l, a, delivered, o.Stored, now)
 		return
 	}
-	if delivered > 0 {
-		acc.messages.refill(g.at(now))
-		acc.messages.debit(delivered, acc.messages.debtFloor())
-	}
+	acc.debit(delivered, g.at(now))
 }
 
 // Refund ends an admission that certainly did not reach a broker: tokens, pairs and the slot return.
@@ -288,6 +289,9 @@ func (g *Gate) Refund(a *Admission, now time.Time) {
 	acc.refill(g.at(now))
 	acc.requests.give(a.requestTaken)
 	acc.messages.give(a.messagesTaken)
+	if k := a.key; k != nil {
+		k.giveBack(g.at(now))
+	}
 }
 
 // end does what both ends have in common; false means that a has ended before.
@@ -299,6 +303,9 @@ func (g *Gate) end(a *Admission, now time.Time) bool {
 	acc := &a.ledger.acc
 	acc.touched = max(acc.touched, g.at(now))
 	acc.open--
+	if a.key != nil {
+		a.key.key.open--
+	}
 	acc.storage.reserved -= a.bytes
 	acc.month.reserved -= a.counted
 	if acc.parked.leave(a) {

@@ -116,7 +116,7 @@ func TestRefusedBodiesSpendABudget(t *testing.T) {
 	g := testGate()
 	c := clusterWith(func(l *plans.Limits) { l.MaxBatchItems = new(int64(1)) })
 	for i := range refusalsBurst {
-		if _, err := g.AskHead(c, wire.CostMessages, start); err != nil {
+		if _, err := g.AskHead(c, nil, wire.CostMessages, start); err != nil {
 			t.Fatalf("head %d: %v", i, err)
 		}
 		refused(t, g, c, push(2), start, wire.PayloadTooLarge, plans.LimitBatch)
@@ -125,7 +125,7 @@ func TestRefusedBodiesSpendABudget(t *testing.T) {
 		t.Fatal("the budget is not spent")
 	}
 	for i, cost := range []wire.Cost{wire.CostMessages, wire.CostMixed, wire.CostReplay, wire.CostConfigure} {
-		report, err := g.AskHead(c, cost, start)
+		report, err := g.AskHead(c, nil, cost, start)
 		if err == nil || err.Code != wire.RateLimited || !err.Close || report.Name != nameRefusals {
 			t.Fatalf("cost %d: %v with report %+v, want 429 with the body unread", cost, err, report)
 		}
@@ -134,15 +134,15 @@ func TestRefusedBodiesSpendABudget(t *testing.T) {
 		}
 	}
 	for _, cost := range []wire.Cost{wire.CostRequest, wire.CostDelivery, wire.CostSettle} {
-		if _, err := g.AskHead(c, cost, start); err != nil {
+		if _, err := g.AskHead(c, nil, cost, start); err != nil {
 			t.Fatalf("cost %d has no body worth refusing: %v", cost, err)
 		}
 	}
-	if _, err := g.AskHead(clusterWith(nil), wire.CostMessages, start); err != nil {
+	if _, err := g.AskHead(clusterWith(nil), nil, wire.CostMessages, start); err != nil {
 		t.Fatalf("another cluster is refused: %v", err)
 	}
 	later := start.Add(time.Second / refusalsPerSecond)
-	if _, err := g.AskHead(c, wire.CostMessages, later); err != nil {
+	if _, err := g.AskHead(c, nil, wire.CostMessages, later); err != nil {
 		t.Fatalf("refused after the wait: %v", err)
 	}
 	g.BodyRefused(c, later)
@@ -160,7 +160,7 @@ func TestAHeadRefusedForTheBudgetIsToldWhenMessagesFit(t *testing.T) {
 		g.BodyRefused(c, start)
 	}
 	for k := 1; k <= 3; k++ {
-		if _, err := g.AskHead(c, wire.CostMessages, start); err == nil || err.RetryAfter != time.Duration(2*k)*time.Second {
+		if _, err := g.AskHead(c, nil, wire.CostMessages, start); err == nil || err.RetryAfter != time.Duration(2*k)*time.Second {
 			t.Fatalf("head %d: %v, want a wait of %d s", k, err, 2*k)
 		}
 	}
@@ -171,17 +171,17 @@ func TestTheHeadTakesNothing(t *testing.T) {
 	g := testGate()
 	c := clusterWith(requestRate(1, 1))
 	for range 100 {
-		if report, err := g.AskHead(c, wire.CostRequest, start); err != nil || report.Remaining != 1 {
+		if report, err := g.AskHead(c, nil, wire.CostRequest, start); err != nil || report.Remaining != 1 {
 			t.Fatalf("%+v, %v", report, err)
 		}
 	}
 	admit(t, g, c, pop(), start)
-	report, err := g.AskHead(c, wire.CostRequest, start)
+	report, err := g.AskHead(c, nil, wire.CostRequest, start)
 	if err == nil || err.RetryAfter != time.Second || report.Reset != time.Second || err.RetryAfterSeconds() != 1 {
 		t.Fatalf("%+v, %v", report, err)
 	}
 	// The next is told a later time, and the head of a plan edit or a refund is asked anew.
-	if _, err = g.AskHead(c, wire.CostRequest, start); err == nil || err.RetryAfter != 2*time.Second {
+	if _, err = g.AskHead(c, nil, wire.CostRequest, start); err == nil || err.RetryAfter != 2*time.Second {
 		t.Fatalf("%v", err)
 	}
 }
@@ -418,7 +418,7 @@ func TestConcurrentUse(t *testing.T) {
 					t.Error(err)
 				}
 				cost := wire.Cost(random.IntN(5))
-				if _, err := g.AskHead(c, cost, now); err != nil {
+				if _, err := g.AskHead(c, nil, cost, now); err != nil {
 					continue
 				}
 				ask := probe(cost)

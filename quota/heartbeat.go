@@ -59,6 +59,20 @@ func (f *fleet) beat(now time.Time) {
 		f.beats.seenAt = now
 	}
 	f.deaf.Store(heard[1])
+	f.note()
+}
+
+// note has the number of gateways remembered when it has changed.
+func (f *fleet) note() {
+	n := f.seen.Load()
+	if f.remember == nil || n == f.told {
+		return
+	}
+	f.told = n // once a change, whatever comes of it
+	if err := f.remember(int(n)); err != nil {
+		f.log.Warn("the number of gateways cannot be remembered: a restart while Redis is away counts on those of before",
+			"gateways", n, "err", err)
+	}
 }
 
 // tell makes one call of beat.lua, and returns how many gateways there are and how many are missing.

@@ -11,6 +11,7 @@ import (
 type Levels struct {
 	Requests       *BucketLevel `json:"requests"`
 	Messages       *BucketLevel `json:"messages"`
+	Delivery       *BucketLevel `json:"delivery"` // nil too when deliveries share the message rate
 	Parked         int          `json:"parked"`
 	Queues         *int         `json:"queues"` // nil: unknown or not counted
 	FullestQueue   *int         `json:"fullestQueue"`
@@ -46,6 +47,9 @@ func (g *Gate) Snapshot(c *plans.Cluster, now time.Time) Levels {
 	}
 	if acc.live[limitMessages] {
 		s.Messages = levelOf(&acc.messages)
+	}
+	if acc.live[limitDelivery] {
+		s.Delivery = levelOf(&acc.delivery)
 	}
 	if !acc.storage.computed.IsZero() {
 		s.MeasuredAt = new(acc.storage.computed)

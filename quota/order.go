@@ -37,8 +37,11 @@ const (
 // payload, long-poll slots, retained bytes, then the monthly allowance and the billing hold. The answer to a request
 // is its first refusal in this order. The cap on the whole body belongs to whoever reads it.
 var order = [...]rule{
-	{limitRequests, all, checkRequests, refuseRequests, reportRequests},
-	{limitMessages, pushes, checkMessages, refuseMessages, reportMessages},
+	rateRule(limitKeyRequests, all),
+	rateRule(limitRequests, all),
+	rateRule(limitKeyMessages, pushes),
+	rateRule(limitMessages, pushes),
+	rateRule(limitDelivery, pops),
 	{limitQueues, creates, checkQueues, refuseQueues, reportQueues},
 	{limitPartitions, stores, checkPartitions, refusePartitions, reportPartitions},
 	{limitPayload, pushes, checkPayload, refusePayload, reportPayload},
@@ -48,6 +51,13 @@ var order = [...]rule{
 	{limitStorage, stores, checkStorage, refuseStorage, reportStorage},
 	{limitMonth, stores, checkMonth, refuseMonth, reportMonth},
 	{limitBilling, stores, checkBilling, refuseBilling, reportBilling},
+}
+
+// headRules are the rules that a head is asked for.
+const headRules = 2
+
+func rateRule(i limit, costs [wire.CostConfigure + 1]bool) rule {
+	return rule{i, costs, checkRate(i), refuseRate(i), reportRate(i)}
 }
 
 // Which routes a rule is asked for, by wire.Cost.
@@ -75,9 +85,10 @@ func readsBody(c wire.Cost) bool { return creates[c] || c == wire.CostMixed }
 // allocates nothing.
 type decision struct {
 	acc   *account
+	key   *keyAccount // of the asking key; nil when it has no limits of its own
 	c     *plans.Cluster
 	ask   Ask
-	head  bool // only the request bucket is asked and the body is unread
+	head  bool // only the request buckets are asked and the body is unread
 	now   time.Time
 	t     int64 // now on the gate's clock
 	names survey
@@ -97,6 +108,7 @@ const scratchHolds = 64
 // begin lays a request on the desk.
 func (d *decision) begin(acc *account, c *plans.Cluster, ask Ask, head bool, now time.Time, t int64) {
 	d.acc, d.c, d.ask, d.head, d.now, d.t = acc, c, ask, head, now, t
+	d.key = acc.key(ask.Key, t)
 	d.names, d.surveyed, d.told = survey{}, false, nil
 	d.nearest, d.share = nil, 2
 	d.overs = [limitCount]bool{}
@@ -104,7 +116,7 @@ func (d *decision) begin(acc *account, c *plans.Cluster, ask Ask, head bool, now
 
 // clear drops what belongs to the caller.
 func (d *decision) clear() {
-	d.c, d.ask.Pairs, d.told = nil, nil, nil
+	d.c, d.key, d.ask.Key, d.ask.Pairs, d.told = nil, nil, nil, nil, nil
 	if d.surveyed && cap(d.names.holds) <= scratchHolds {
 		d.scratch = d.names.holds[:0]
 	}
@@ -167,6 +179,10 @@ func (d *decision) commit(a *Admission) {
 		acc.requests.take(token)
 		a.requestTaken = token
 	}
+	if d.key != nil {
+		a.key = d.takeOfKey()
+	}
+	a.undelivered = d.overs[limitDelivery]
 	if ask.Cost == wire.CostDelivery && ask.Wait {
 		a.deadline = d.t + max(0, ask.Deadline.Sub(d.now).Nanoseconds())
 		acc.parked.park(a)
@@ -188,4 +204,23 @@ func (d *decision) commit(a *Admission) {
 	a.counted = int64(max(0, ask.Messages))
 	acc.storage.reserved += a.bytes
 	acc.month.reserved += a.counted
+}
+
+// takeOfKey takes what the request costs its key.
+func (d *decision) takeOfKey() *taken {
+	k := &taken{key: d.key}
+	k.key.open++
+	take := func(i limit) int64 {
+		if !d.acc.live[i] || d.overs[i] {
+			return 0
+		}
+		b, n, _ := d.asks(i)
+		if b == nil {
+			return 0
+		}
+		b.take(n)
+		return n
+	}
+	k.requests, k.messages = take(limitKeyRequests), take(limitKeyMessages)
+	return k
 }

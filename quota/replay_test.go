@@ -69,16 +69,16 @@ func TestTheHeadOfATransactionPassesLikeAnAck(t *testing.T) {
 			admit(t, g, c, push(1), start)
 		}
 		for i := range 2 {
-			if _, err := g.AskHead(c, wire.CostMessages, start); err == nil {
+			if _, err := g.AskHead(c, nil, wire.CostMessages, start); err == nil {
 				t.Fatal("a push passes an empty bucket")
 			}
-			if _, err := g.AskHead(c, wire.CostMixed, start); err != nil {
+			if _, err := g.AskHead(c, nil, wire.CostMixed, start); err != nil {
 				t.Fatalf("head %d: %v", i, err)
 			}
 			refused(t, g, c, push(1), start, wire.RateLimited, plans.LimitRequests)
 			admit(t, g, c, &Ask{Cost: wire.CostSettle}, start)
 		}
-		if _, err := g.AskHead(c, wire.CostMixed, start); err == nil || err.Code != wire.RateLimited {
+		if _, err := g.AskHead(c, nil, wire.CostMixed, start); err == nil || err.Code != wire.RateLimited {
 			t.Fatalf("below the debt of acks: %v", err)
 		}
 	})

@@ -120,6 +120,7 @@ func (g *Gate) Sweep(now time.Time) (dropped int) {
 func (l *ledger) sweep(now time.Time, t int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.acc.forgetKeys(t)
 	if t-l.acc.touched < idleAfter.Nanoseconds() || l.listing != nil || !l.acc.idle(now, t) {
 		return false
 	}

@@ -14,20 +14,20 @@ func (s slots) earliest() (deadline int64, ok bool) {
 
 // park adds a.
 func (s *slots) park(a *Admission) {
-	a.place = len(*s)
+	a.place = int32(len(*s))
 	*s = append(*s, a)
-	s.up(a.place)
+	s.up(int(a.place))
 }
 
 // leave removes a and reports whether it was parked.
 func (s *slots) leave(a *Admission) bool {
-	i, last := a.place, len(*s)-1
+	i, last := int(a.place), len(*s)-1
 	if i < 0 {
 		return false
 	}
 	h := *s
 	h[i] = h[last]
-	h[i].place = i
+	h[i].place = int32(i)
 	h[last] = nil
 	*s = h[:last]
 	a.place = -1
@@ -68,5 +68,5 @@ func (s slots) down(i int) {
 
 func (s slots) swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
-	s[i].place, s[j].place = i, j
+	s[i].place, s[j].place = int32(i), int32(j)
 }

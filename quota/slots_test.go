@@ -29,7 +29,7 @@ func TestSlotsKnowTheEarliestDeadline(t *testing.T) {
 				t.Fatalf("%d slots, want %d", len(s), len(parked))
 			}
 			for i, a := range s {
-				if a.place != i {
+				if int(a.place) != i {
 					t.Fatalf("slot %d thinks it is %d", i, a.place)
 				}
 			}

@@ -5,7 +5,7 @@ import "time"
 // told is what Redis has decided of a request. Rules ask it before they believe the account, which in a fleet knows only
 // this gateway's part.
 type told struct {
-	mask, over uint8 // by bit of a limit
+	mask, over uint16 // by bit of a limit
 
 	parked     int64 // slots taken in the fleet
 	untilSlot  time.Duration
@@ -16,8 +16,9 @@ type told struct {
 }
 
 // toldBits are the bits of the limits that Redis decides, as decide.lua has them.
-var toldBits = [limitCount]uint8{
+var toldBits = [limitCount]uint16{
 	limitRequests: 1, limitMessages: 2, limitQueues: 4, limitPartitions: 8, limitParked: 16,
+	limitDelivery: 32, limitKeyRequests: 64, limitKeyMessages: 128,
 }
 
 // asked reports whether Redis has decided the limit.

@@ -99,7 +99,7 @@ type Cost uint8
 const (
 	CostRequest   Cost = iota // one request
 	CostMessages              // plus one message per item; provisions pairs; payload and batch caps; blocked by storage
-	CostDelivery              // plus a parked slot when it waits; delivered messages are settled afterwards
+	CostDelivery              // plus a parked slot when it waits; delivered messages are settled afterwards; a fetch turns out as one
 	CostSettle                // an ack, nack or extension: charged into debt down to -burst, not refused before
 	CostMixed                 // CostMessages when its body pushes, else CostSettle: judged as the milder until the body is read
 	CostReplay                // stored messages return: blocked by what blocks pushes and provisions a destination, but takes no rate

@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/queengate/queengate/internal/conf"
+	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/quota"
 )
@@ -20,6 +26,9 @@ const (
 	modeExact  = "exact"
 	modeLeased = "leased"
 )
+
+// maxFleet bounds how many gateways are counted on.
+const maxFleet = 1000
 
 // quotaConfig says where limits are kept.
 type quotaConfig struct {
@@ -45,7 +54,7 @@ func (c *config) declareQuota(s *conf.Set) {
 	s.Section("quota", "Limits.", "up", "gateway")
 	s.Enum(&c.Quota.Mode, "mode", "Who decides: this gateway's memory, Redis for every request, or this gateway with tokens that it leases from Redis. auto is leased with an address of Redis and local without.",
 		[]string{modeAuto, modeLocal, modeExact, modeLeased})
-	conf.Int(s, &c.Quota.Fleet, "fleet_size", "Gateways to count on, at least, while Redis is away and before they have heard of each other: each decides with so small a part of every plan.", 1, 1000, conf.Env("QUEENGATE_FLEET_SIZE"))
+	conf.Int(s, &c.Quota.Fleet, "fleet_size", "Gateways to count on, at least, while Redis is away and before they have heard of each other: each decides with so small a part of every plan.", 1, maxFleet, conf.Env("QUEENGATE_FLEET_SIZE"))
 	s.Check(func() error {
 		if (c.Quota.Mode == modeExact || c.Quota.Mode == modeLeased) && c.Redis == "" {
 			return fmt.Errorf("quota.mode = %s: needs redis.url", c.Quota.Mode)
@@ -67,6 +76,30 @@ func (c *config) fleet() (*quota.FleetOptions, error) {
 	return &quota.FleetOptions{
 		Redis: o, Leases: c.Quota.Mode != modeExact, Budget: c.Quota.Budget, Size: c.Quota.Fleet,
 	}, nil
+}
+
+// fleetFile is where a gateway keeps, in its data folder, how many gateways it has heard of.
+const fleetFile = "fleet.size"
+
+// rememberFleet makes the number of gateways outlive this process: one that starts while Redis is away counts on those
+// of its last life. What the file says is bounded like the setting; a file that says something else is not believed.
+func rememberFleet(o *quota.FleetOptions, dir *datadir.Dir, log *slog.Logger) {
+	text, err := os.ReadFile(dir.Path(fleetFile))
+	if err == nil {
+		var n int
+		if n, err = strconv.Atoi(strings.TrimSpace(string(text))); err == nil && (n < 1 || n > maxFleet) {
+			err = fmt.Errorf("%d gateways: want 1..%d", n, maxFleet)
+		}
+		if err == nil {
+			o.Known = n
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Warn("the remembered number of gateways is not believed", "file", dir.Path(fleetFile), "err", err)
+	}
+	o.Remember = func(gateways int) error {
+		return dir.WriteFile(fleetFile, []byte(strconv.Itoa(min(gateways, maxFleet))+"\n"))
+	}
 }
 
 // fleetHealth shows how limits are decided. That Redis is away fails nothing.

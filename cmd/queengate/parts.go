@@ -131,7 +131,7 @@ func mebibytes(n int) int64 {
 }
 
 // newGateway assembles a gateway and the book it decides with, which is loaded: from the control database or, while that
-// is away, from its file in the data folder dir, which may be nil.
+// is away, from its file in the data folder dir, which may be nil. The size of the fleet is kept there too.
 func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.PrivateKey, dir *datadir.Dir, pool *pgxpool.Pool, reg *prometheus.Registry) (*proxy.Gateway, *plans.Book, error) {
 	c := &all.Gateway
 	keys, err := c.verifier()
@@ -146,6 +146,9 @@ func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.
 		return nil, nil, usageError{err}
 	}
 	keys.Foreign.Log, keys.Foreign.Metrics = log.With("part", "auth"), reg
+	if fleet != nil && dir != nil {
+		rememberFleet(fleet, dir, log)
+	}
 	verifier, err := auth.New(keys)
 	if err != nil {
 		return nil, nil, usageError{err}

@@ -158,7 +158,7 @@ func settings(c *config) *conf.Set {
 	s := &conf.Set{}
 
 	s.Section("", "State.", "up", "gateway", "operator-token")
-	s.String(&c.Data, "data", "Data folder; without one ./data, or /var/lib/queengate for root. `gateway` has none without this setting; in it a gateway of its own keeps what it starts with while the control database is away.", conf.Flag("data"))
+	s.String(&c.Data, "data", "Data folder; without one ./data, or /var/lib/queengate for root. `gateway` has none without this setting; in it a gateway of its own keeps what it starts with while the control database or Redis is away.", conf.Flag("data"))
 
 	s.Section("", "Client addresses.", "up", "gateway")
 	s.Addr(&c.HTTP, "http", "Listen address for plain HTTP.", conf.Flag("http"), address("QUEEN_PROXY_PORT", "QUEEN_PROXY_BIND_ADDR", "6711"))

@@ -14,6 +14,10 @@ BEGIN
         RAISE EXCEPTION 'msgs_burst % is below 1: no message could ever pass', p.msgs_burst
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF p.max_delivery_per_sec > 0 AND p.delivery_burst < 1 THEN
+        RAISE EXCEPTION 'delivery_burst % is below 1: no message could ever be delivered', p.delivery_burst
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     IF p.max_msgs_per_sec > 0 AND p.max_batch_items > coalesce(p.msgs_burst, greatest(1, 2 * p.max_msgs_per_sec)) THEN
         RAISE EXCEPTION 'max_batch_items % exceeds msgs_burst %: a legal batch could never pass',
             p.max_batch_items, coalesce(p.msgs_burst, greatest(1, 2 * p.max_msgs_per_sec)) USING ERRCODE = 'invalid_parameter_value';
@@ -106,11 +110,11 @@ BEGIN
     PERFORM queengate.check_plan(v_new);
     -- A row's columns in one assignment would re-key it; the key and the birth are left out.
     UPDATE queengate.plans SET
-        (name, active, max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst, max_queues, max_partitions_per_queue,
-            max_parked_pops, max_payload_bytes, max_batch_items, max_body_bytes, max_retained_bytes,
+        (name, active, max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst, max_delivery_per_sec, delivery_burst,
+            max_queues, max_partitions_per_queue, max_parked_pops, max_payload_bytes, max_batch_items, max_body_bytes, max_retained_bytes,
             max_retention_seconds, monthly_msgs_quota, features, modes)
         = (v_new.name, v_new.active, v_new.max_req_per_sec, v_new.req_burst, v_new.max_msgs_per_sec, v_new.msgs_burst,
-            v_new.max_queues, v_new.max_partitions_per_queue, v_new.max_parked_pops, v_new.max_payload_bytes,
+            v_new.max_delivery_per_sec, v_new.delivery_burst, v_new.max_queues, v_new.max_partitions_per_queue, v_new.max_parked_pops, v_new.max_payload_bytes,
             v_new.max_batch_items, v_new.max_body_bytes, v_new.max_retained_bytes, v_new.max_retention_seconds,
             v_new.monthly_msgs_quota, v_new.features, v_new.modes)
         WHERE code = p_code;

@@ -79,7 +79,41 @@ BEGIN
 END
 $$;
 
--- rotate_api_key mints a twin with the same name, scopes and addresses, and lets the old key live for p_overlap more
+-- set_api_key_limits gives a key limits of its own, under those of its cluster, live: rates and bursts per second by the
+-- names of plans. An absent name keeps its value, null lifts the limit, zero blocks the key.
+CREATE OR REPLACE FUNCTION queengate.set_api_key_limits(p_cluster uuid, p_key uuid, p_limits jsonb) RETURNS void
+LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_old queengate.api_keys;
+    v_new queengate.api_keys;
+    v_was jsonb;
+    v_is  jsonb;
+BEGIN
+    PERFORM queengate.lock_changes();
+    v_old := queengate.api_key(p_cluster, p_key);
+    PERFORM queengate.check_limits(p_limits);
+    IF p_limits - ARRAY['max_req_per_sec', 'req_burst', 'max_msgs_per_sec', 'msgs_burst'] <> '{}' THEN
+        RAISE EXCEPTION 'a key can have only max_req_per_sec, req_burst, max_msgs_per_sec and msgs_burst, not %', p_limits
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    v_new := jsonb_populate_record(v_old, p_limits);
+    IF v_new.max_req_per_sec > 0 AND v_new.req_burst < 1 OR v_new.max_msgs_per_sec > 0 AND v_new.msgs_burst < 1 THEN
+        RAISE EXCEPTION 'a burst below 1 would let nothing through: %', p_limits USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    UPDATE queengate.api_keys SET (max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst)
+        = (v_new.max_req_per_sec, v_new.req_burst, v_new.max_msgs_per_sec, v_new.msgs_burst) WHERE id = p_key;
+    v_was := jsonb_build_object('max_req_per_sec', v_old.max_req_per_sec, 'req_burst', v_old.req_burst,
+        'max_msgs_per_sec', v_old.max_msgs_per_sec, 'msgs_burst', v_old.msgs_burst);
+    v_is := jsonb_build_object('max_req_per_sec', v_new.max_req_per_sec, 'req_burst', v_new.req_burst,
+        'max_msgs_per_sec', v_new.max_msgs_per_sec, 'msgs_burst', v_new.msgs_burst);
+    PERFORM queengate.audit((queengate.cluster(p_cluster)).tenant_id, p_cluster, 'api_key_limited', p_key::text,
+        jsonb_build_object('public_id', v_old.public_id, 'from', jsonb_strip_nulls(v_was), 'to', jsonb_strip_nulls(v_is)));
+END
+$$;
+
+-- rotate_api_key mints a twin with the same name, scopes, addresses and limits (each key counts by itself), and lets the old key live for p_overlap more
 -- (never longer than it would have). Without p_expires_at the twin lives as long as the old key was meant to.
 CREATE OR REPLACE FUNCTION queengate.rotate_api_key(
     p_cluster uuid, p_key uuid, p_hash bytea, p_public_id text, p_overlap interval DEFAULT '1 day',
@@ -106,7 +140,8 @@ BEGIN
     END IF;
     v_expires := coalesce(p_expires_at, now() + (v_old.expires_at - greatest(v_old.created_at, v_old.not_before)));
     v_id := queengate.issue_api_key(p_cluster, v_old.name, p_hash, p_public_id, v_old.scopes, NULL, v_expires, v_old.allowed_cidrs);
-    UPDATE queengate.api_keys SET rotated_from = p_key WHERE id = v_id;
+    UPDATE queengate.api_keys SET (rotated_from, max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst)
+        = (p_key, v_old.max_req_per_sec, v_old.req_burst, v_old.max_msgs_per_sec, v_old.msgs_burst) WHERE id = v_id;
     UPDATE queengate.api_keys SET expires_at = least(expires_at, now() + p_overlap) WHERE id = p_key;
     PERFORM queengate.audit((queengate.cluster(p_cluster)).tenant_id, p_cluster, 'api_key_rotated', p_key::text,
         jsonb_build_object('public_id', v_old.public_id, 'twin', v_id, 'twin_public_id', p_public_id, 'overlap', p_overlap));
