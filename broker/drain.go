@@ -158,14 +158,18 @@ func (d *drained) add(raw *spool.Record) error {
 }
 
 // batch returns the batch of the record's tenant. The gateway has counted what these pushes create, so no cap is asked
-// again: they are accepted.
+// again: they are accepted. Whether a queue is there only the database knows, so that a plan which refuses queues without
+// retention could not do it in time: they are given the ceiling, the latest that was stated.
 func (d *drained) batch(r *drainedRecord) *pushBatch {
 	for _, p := range d.batches {
 		if p.who.tenant == r.rec.tenant {
+			p.who.caps.Unbounded.Ceiling = r.rec.ceiling
 			return p
 		}
 	}
-	p := &pushBatch{b: d.b, who: &identity{tenant: r.rec.tenant}}
+	p := &pushBatch{b: d.b, who: &identity{
+		tenant: r.rec.tenant, caps: store.Caps{Unbounded: store.Unbounded{Ceiling: r.rec.ceiling}},
+	}}
 	p.done = p.pending.Done
 	d.batches = append(d.batches, p)
 	return p

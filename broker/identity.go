@@ -82,8 +82,17 @@ func (v *verifier) identify(h *fasthttp.RequestHeader, path []byte, r *wire.Rout
 	}
 	return identity{
 		tenant: claims.Tenant, cluster: claims.Cluster, subject: claims.Subject, access: claims.Access,
-		caps: store.Caps{MaxQueues: claims.MaxQueues, MaxPartitions: claims.MaxPartitions},
+		caps: capsOf(&claims),
 	}, nil
+}
+
+// capsOf is what a token says of what its bearer creates.
+func capsOf(c *wire.CellClaims) store.Caps {
+	caps := store.Caps{MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions}
+	if c.RetentionCeiling != nil {
+		caps.Unbounded = store.Unbounded{Ceiling: *c.RetentionCeiling, Refuse: c.RefuseUnbounded}
+	}
+	return caps
 }
 
 func tenantHeader(h *fasthttp.RequestHeader) (uuid.UUID, error) {

@@ -139,7 +139,7 @@ func (p *pushBatch) spool(now time.Time) {
 				continue
 			}
 			rec := spoolRecord{
-				accepted: now, unsure: unsure(v.Err), tenant: p.who.tenant, pair: g.pair,
+				accepted: now, unsure: unsure(v.Err), tenant: p.who.tenant, pair: g.pair, ceiling: p.who.caps.Unbounded.Ceiling,
 				txn: g.frames[i].TransactionID, sub: g.frames[i].ProducerSub, payload: g.frames[i].Payload,
 			}
 			if err := p.b.sealRecord(&rec); err != nil {

@@ -358,6 +358,8 @@ func FuzzSpoolRecord(f *testing.F) {
 		txn: "t-1", sub: "key:1", payload: []byte(`{"a":1}`),
 	}
 	f.Add(r.append(nil))
+	r.ceiling = 600
+	f.Add(r.append(nil))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		first, err := readSpoolRecord(data)

@@ -140,7 +140,7 @@ func TestLoadedSnapshot(t *testing.T) {
 			RequestsPerSecond: new(60.0), RequestsBurst: new(120.0), MessagesPerSecond: new(20.0), MessagesBurst: new(100.0),
 			MaxQueues: new(int64(20)), MaxPartitionsPerQueue: new(int64(1000)), MaxParkedPops: new(int64(50)),
 			MaxPayloadBytes: new(int64(256 << 10)), MaxBatchItems: new(int64(100)), MaxRetainedBytes: new(int64(1 << 30)),
-			MaxRetentionSeconds: new(int64(7 * 86400)),
+			MaxRetentionSeconds: new(int64(7 * 86400)), Zone: "UTC",
 		},
 		Features: map[string]bool{"kv": true, "timers": true, "ephemeral": true},
 	}
@@ -173,6 +173,26 @@ func (f *fixture) steps() []step {
 		{
 			"a plan edit", "SELECT queengate.set_plan('free', '{\"max_queues\": 21}')", nil,
 			func(s *Snapshot) bool { return is(cluster(s).Limits.MaxQueues, 21) },
+		},
+		{
+			"policies of a plan", "SELECT queengate.set_plan_policies('free', 'refuse', 'push+delivery')", nil,
+			func(s *Snapshot) bool {
+				l := cluster(s).Limits
+				return l.Unbounded == RefuseUnbounded && l.Basis == CountDeliveries
+			},
+		},
+		{
+			"a policy of a cluster wins", "SELECT queengate.set_cluster_policies($1, 'ceiling')",
+			[]any{f.cluster},
+			func(s *Snapshot) bool {
+				l := cluster(s).Limits
+				return l.Unbounded == GiveCeiling && l.Basis == CountDeliveries
+			},
+		},
+		{
+			"a tenant moves", "SELECT queengate.set_tenant_time_zone($1, 'America/New_York')",
+			[]any{f.tenant},
+			func(s *Snapshot) bool { return cluster(s).Limits.Zone == "America/New_York" },
 		},
 		{
 			"a plan edit in plain SQL", "UPDATE queengate.plans SET max_queues = 22 WHERE code = 'free'", nil,

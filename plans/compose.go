@@ -153,10 +153,12 @@ func (c *catalogue) cluster(id uuid.UUID) *Cluster {
 	if !ok || plan == nil {
 		return nil
 	}
+	limits := Merge(plan.Limits, row.overrides, row.modes)
+	row.policies.settle(&limits, tenant.zone)
 	return &Cluster{
 		ID: id, Slug: row.slug, TenantID: row.tenant, Tenant: tenant.slug, BrokerTenant: row.brokerTenant,
 		Cell: row.cell, Spread: row.spread, PlanCode: row.plan, Status: max(row.status, tenant.status),
-		Limits: Merge(plan.Limits, row.overrides, row.modes), Features: plan.Features,
+		Limits: limits, Features: plan.Features,
 	}
 }
 

@@ -52,6 +52,9 @@ type Limits struct {
 	MaxRetainedBytes      *int64 // raw payload bytes
 	MaxRetentionSeconds   *int64
 	MonthlyMessages       *int64
+	Unbounded             Unbounded       // of queues without retention, under MaxRetentionSeconds
+	Basis                 Basis           // of MonthlyMessages
+	Zone                  Zone            // of the tenant, whose calendar months count
 	Modes                 map[string]Mode // by limit name; absent means Enforce
 }
 

@@ -31,6 +31,7 @@ type catalogue struct {
 type tenantRow struct {
 	slug   string
 	status Status
+	zone   Zone
 }
 
 type clusterRow struct {
@@ -42,6 +43,7 @@ type clusterRow struct {
 	plan         string
 	status       Status
 	overrides    Overrides
+	policies     policies
 	modes        map[string]Mode
 }
 
@@ -101,12 +103,14 @@ func (c *changes) note(kind, id string) {
 // keys are primary keys, except that of roles, which leads the primary key. No locks: they run in one read-only
 // snapshot.
 const (
-	sqlTenants = `SELECT id, slug, status FROM queengate.tenants`
+	sqlTenants = `SELECT id, slug, status, time_zone FROM queengate.tenants`
 	sqlCells   = `SELECT slug, base_url, status FROM queengate.cells`
 	sqlPlans   = `SELECT code, name, cell_class, active, max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst,
 	max_delivery_per_sec, delivery_burst, max_queues, max_partitions_per_queue, max_parked_pops, max_payload_bytes, max_batch_items, max_body_bytes,
-	max_retained_bytes, max_retention_seconds, monthly_msgs_quota, features, modes FROM queengate.plans`
-	sqlClusters = `SELECT id, slug, tenant_id, broker_tenant_uuid, cell, spread, plan_code, status, overrides, modes
+	max_retained_bytes, max_retention_seconds, monthly_msgs_quota, unbounded_retention, monthly_basis, features, modes
+	FROM queengate.plans`
+	sqlClusters = `SELECT id, slug, tenant_id, broker_tenant_uuid, cell, spread, plan_code, status, overrides,
+	unbounded_retention, monthly_basis, modes
 	FROM queengate.clusters`
 	sqlOperators = `SELECT id FROM (SELECT id FROM queengate.users WHERE is_operator) AS operators`
 	sqlRoles     = `SELECT user_id, cluster_id, role FROM queengate.cluster_roles`
@@ -180,11 +184,11 @@ func restore(raw rawRows) (*catalogue, error) {
 func (c *catalogue) scanTenant(rows pgx.Rows) error {
 	var id uuid.UUID
 	var r tenantRow
-	var status string
-	if err := rows.Scan(&id, &r.slug, &status); err != nil {
+	var status, zone string
+	if err := rows.Scan(&id, &r.slug, &status, &zone); err != nil {
 		return err
 	}
-	r.status = ParseStatus(status)
+	r.status, r.zone = ParseStatus(status), Zone(zone)
 	c.tenants[id] = r
 	return nil
 }
@@ -201,14 +205,16 @@ func (c *catalogue) scanCell(rows pgx.Rows) error {
 func (c *catalogue) scanPlan(rows pgx.Rows) error {
 	var p Plan
 	var features, modes []byte
+	var unbounded, basis string
 	l := &p.Limits
 	err := rows.Scan(&p.Code, &p.Name, &p.CellClass, &p.Active, &l.RequestsPerSecond, &l.RequestsBurst,
 		&l.MessagesPerSecond, &l.MessagesBurst, &l.DeliveryPerSecond, &l.DeliveryBurst, &l.MaxQueues, &l.MaxPartitionsPerQueue, &l.MaxParkedPops,
 		&l.MaxPayloadBytes, &l.MaxBatchItems, &l.MaxBodyBytes, &l.MaxRetainedBytes, &l.MaxRetentionSeconds,
-		&l.MonthlyMessages, &features, &modes)
+		&l.MonthlyMessages, &unbounded, &basis, &features, &modes)
 	if err != nil {
 		return err
 	}
+	l.Unbounded, l.Basis = ParseUnbounded(unbounded), ParseBasis(basis)
 	if err := json.Unmarshal(features, &p.Features); err != nil {
 		return fmt.Errorf("plan %s: features: %w", p.Code, err)
 	}
@@ -224,11 +230,13 @@ func (c *catalogue) scanCluster(rows pgx.Rows) error {
 	var r clusterRow
 	var status string
 	var overrides, modes []byte
-	err := rows.Scan(&id, &r.slug, &r.tenant, &r.brokerTenant, &r.cell, &r.spread, &r.plan, &status, &overrides, &modes)
+	var unbounded, basis *string
+	err := rows.Scan(&id, &r.slug, &r.tenant, &r.brokerTenant, &r.cell, &r.spread, &r.plan, &status, &overrides,
+		&unbounded, &basis, &modes)
 	if err != nil {
 		return err
 	}
-	r.status = ParseStatus(status)
+	r.status, r.policies = ParseStatus(status), parsePolicies(unbounded, basis)
 	// Most clusters have neither, and at ten thousand of them the parser would be half the cost of a load.
 	if len(overrides) > len("{}") {
 		if r.overrides, err = ParseOverrides(overrides); err != nil {

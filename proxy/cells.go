@@ -22,7 +22,7 @@ import (
 )
 
 // Cells is the gateway's own business with the brokers of all cells: where they are, how it proves itself to them, and
-// what it asks them about tenants. It is the Seeder of the gateway's ledger. Safe for concurrent use.
+// what it asks them about tenants. It is the Seeder and the Measurer of the gateway's ledger. Safe for concurrent use.
 type Cells struct {
 	log    *slog.Logger
 	book   Book
@@ -31,7 +31,10 @@ type Cells struct {
 	dialer *upstreamDialer
 }
 
-var _ quota.Seeder = (*Cells)(nil)
+var (
+	_ quota.Seeder   = (*Cells)(nil)
+	_ quota.Measurer = (*Cells)(nil)
+)
 
 func newCells(log *slog.Logger, c *Config, book Book) *Cells {
 	d := &upstreamDialer{connectTime: c.ConnectTime, maxIdle: c.MaxIdleUpstreams}
@@ -121,6 +124,20 @@ func (cs *Cells) Seed(ctx context.Context, c *plans.Cluster, each func(quota.Pai
 	}
 }
 
+// Measure implements quota.Measurer.
+func (cs *Cells) Measure(ctx context.Context, c *plans.Cluster) (quota.Usage, error) {
+	found, err := cs.usage(ctx, c.Cell, []uuid.UUID{c.BrokerTenant})
+	if err != nil {
+		return quota.Usage{}, err
+	}
+	for _, u := range found {
+		if u.Tenant == c.BrokerTenant {
+			return quota.Usage{RetainedBytes: u.RetainedBytes, ComputedAt: u.ComputedAt}, nil
+		}
+	}
+	return quota.Usage{}, fmt.Errorf("cell %s says nothing of the cluster", c.Cell)
+}
+
 // usage asks a cell how many bytes the tenants of some clusters retain.
 func (cs *Cells) usage(ctx context.Context, cell string, tenants []uuid.UUID) ([]wire.TenantUsage, error) {
 	p, err := cs.pools.of(cs.book.Snapshot(), cell)
@@ -143,8 +160,9 @@ func (cs *Cells) usage(ctx context.Context, cell string, tenants []uuid.UUID) ([
 	return all, nil
 }
 
-// followUsage asks every cell, once per UsageInterval, about the clusters that were in use lately, and hands the
-// measures to the ledger. Cells are asked side by side: a dead one delays no other.
+// followUsage asks every cell, once per UsageInterval, what the clusters that were in use lately retain, and hands the
+// measures to the ledger. In a fleet one gateway asks for all; which, the ledger says. Cells are asked side by side: a dead
+// one delays no other.
 func (g *Gateway) followUsage(ctx context.Context) error {
 	tick := time.NewTicker(g.cfg.UsageInterval)
 	defer tick.Stop()
@@ -161,41 +179,53 @@ func (g *Gateway) followUsage(ctx context.Context) error {
 // recently is how long after its last request a cluster's usage is still followed: deletions and retention go on.
 const recently = time.Minute
 
+// measureUsage asks once. Only clusters with a cap on retained bytes are asked for.
 func (g *Gateway) measureUsage(ctx context.Context, now time.Time) {
 	snap := g.book.Snapshot()
-	byCell := map[string]map[uuid.UUID]*plans.Cluster{}
+	byCell := map[string][]uuid.UUID{}
 	for _, id := range g.loads.active(now.Add(-recently), now) {
-		c := snap.ClusterByID(id)
-		if c == nil {
-			continue
+		if c := snap.ClusterByID(id); c != nil && c.Limits.MaxRetainedBytes != nil {
+			byCell[c.Cell] = append(byCell[c.Cell], id)
 		}
-		if byCell[c.Cell] == nil {
-			byCell[c.Cell] = map[uuid.UUID]*plans.Cluster{}
-		}
-		byCell[c.Cell][c.BrokerTenant] = c
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.UsageInterval)
 	defer cancel()
 	var asking errgroup.Group
-	for cell, clusters := range byCell {
+	for cell, served := range byCell {
 		asking.Go(func() error {
-			tenants := make([]uuid.UUID, 0, len(clusters))
-			for t := range clusters {
-				tenants = append(tenants, t)
-			}
-			found, err := g.cells.usage(ctx, cell, tenants)
-			if err != nil {
+			ids, since := g.gate.UsageDuty(ctx, cell, served, g.cfg.UsageInterval)
+			if err := g.measureCell(ctx, snap, cell, ids, since); err != nil {
 				g.log.Warn("usage is not known", "cell", cell, "err", err)
-				return nil // the last measure stays in force
+				g.gate.UsageFailed(ctx, cell)
 			}
-			for _, u := range found {
-				if c := clusters[u.Tenant]; c != nil {
-					g.gate.Measured(c, quota.Usage{RetainedBytes: u.RetainedBytes, ComputedAt: u.ComputedAt})
-				}
-			}
-			return nil
+			return nil // the last measure stays in force
 		})
 	}
 	// No member fails.
 	_ = asking.Wait()
+}
+
+// measureCell asks a cell what some clusters retain, and tells the ledger.
+func (g *Gateway) measureCell(ctx context.Context, snap *plans.Snapshot, cell string, ids []uuid.UUID, since time.Time) error {
+	clusters := make(map[uuid.UUID]*plans.Cluster, len(ids))
+	tenants := make([]uuid.UUID, 0, len(ids))
+	for _, id := range ids {
+		if c := snap.ClusterByID(id); c != nil && c.Cell == cell {
+			clusters[c.BrokerTenant] = c
+			tenants = append(tenants, c.BrokerTenant)
+		}
+	}
+	if len(tenants) == 0 {
+		return nil
+	}
+	found, err := g.cells.usage(ctx, cell, tenants)
+	if err != nil {
+		return err
+	}
+	for _, u := range found {
+		if c := clusters[u.Tenant]; c != nil {
+			g.gate.Measured(c, quota.Usage{RetainedBytes: u.RetainedBytes, ComputedAt: u.ComputedAt, Since: since})
+		}
+	}
+	return nil
 }

@@ -36,6 +36,7 @@ type Options struct {
 	Verifier *auth.Verifier // run by the Gateway
 	Metrics  prometheus.Registerer
 	Fleet    *quota.FleetOptions // how limits are shared with other gateways; nil: this one is alone
+	Months   quota.Months        // where monthly use is kept; nil: it begins with the gateway
 }
 
 // Gateway serves the data path on any number of listeners. Its methods are safe for concurrent use unless they say
@@ -91,7 +92,10 @@ func New(o Options) (*Gateway, error) {
 		g.domains[strings.ToLower(strings.Trim(d, "."))] = struct{}{}
 	}
 	g.metrics = newMetrics(o.Metrics, g)
-	limits := []quota.Option{quota.WithSeeder(cells), quota.WithRegisterer(o.Metrics)}
+	limits := []quota.Option{quota.WithSeeder(cells), quota.WithMeasurer(cells), quota.WithRegisterer(o.Metrics)}
+	if o.Months != nil {
+		limits = append(limits, quota.WithMonths(o.Months))
+	}
 	if o.Fleet != nil {
 		limits = append(limits, quota.WithFleet(*o.Fleet))
 	}

@@ -82,6 +82,10 @@ func (t *cellTokens) of(c *plans.Cluster, access wire.Access, subject string, no
 	if c.Limits.Mode(plans.LimitPartitions) == plans.Enforce {
 		claims.MaxPartitions = c.Limits.MaxPartitionsPerQueue
 	}
+	if ceiling := c.Limits.MaxRetentionSeconds; c.Limits.Unbounded != plans.AllowUnbounded && ceiling != nil && *ceiling > 0 &&
+		c.Limits.Mode(plans.LimitRetention) == plans.Enforce {
+		claims.RetentionCeiling, claims.RefuseUnbounded = ceiling, c.Limits.Unbounded == plans.RefuseUnbounded
+	}
 	signed, err := wire.SignCell(t.key, c.Cell, claims, now)
 	if err != nil {
 		return nil, fmt.Errorf("sign for cell %s: %w", c.Cell, err)

@@ -2,11 +2,13 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -250,31 +252,71 @@ func TestDeliveriesAndDeletionsReachTheLedger(t *testing.T) {
 	}
 }
 
+// What a cluster retains is asked for before its first push is judged, and followed from then on.
 func TestUsageIsFollowed(t *testing.T) {
 	t.Parallel()
 	w := setup(t, options{
 		facts: func(w *world) { w.cluster.Limits.MaxRetainedBytes = one(int64(1000)) },
 	})
+	var retained atomic.Int64
 	h := fasthttp.RequestHandler(func(ctx *fasthttp.RequestCtx) {
 		if string(ctx.Path()) == "/internal/v1/tenants/usage" {
-			ctx.SetBodyString(`{"tenants":[{"tenant":"` + w.cluster.BrokerTenant.String() + `","retained_bytes":5000,"queues":1,"computed_at":"` +
-				time.Now().UTC().Format(time.RFC3339Nano) + `"}]}`)
+			ctx.SetBodyString(fmt.Sprintf(`{"tenants":[{"tenant":"%s","retained_bytes":%d,"queues":1,"computed_at":"%s"}]}`,
+				w.cluster.BrokerTenant, retained.Load(), time.Now().UTC().Format(time.RFC3339Nano)))
 			return
 		}
 		ctx.SetStatusCode(201)
 	})
 	w.broker.handler.Store(&h)
+	asked := func() {
+		t.Helper()
+		r := await(t, w.broker.seen)
+		if r.method != "POST" || r.body != `{"tenants":["`+w.cluster.BrokerTenant.String()+`"]}` || r.header("Authorization") == "" {
+			t.Errorf("the broker was asked %+v", r)
+		}
+	}
+	if r := w.ask(w.push(aPush)); r.StatusCode != 201 {
+		t.Fatalf("got %d %q", r.StatusCode, r.body)
+	}
+	asked()
+	await(t, w.broker.seen)
+	retained.Store(5000)
+	w.gateway.measureUsage(context.Background(), time.Now())
+	asked()
+	if r := w.ask(w.push(aPush)); r.StatusCode != 403 || r.code() != "storage_quota_exceeded" {
+		t.Errorf("got %d %q", r.StatusCode, r.body)
+	}
+}
+
+// W5: a gateway that starts with a cluster over its cap does not let pushes through until it has asked in its turn.
+func TestAFullClusterIsRefusedFromTheFirstPush(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{
+		facts: func(w *world) { w.cluster.Limits.MaxRetainedBytes = one(int64(1000)) },
+	})
+	h := fasthttp.RequestHandler(func(ctx *fasthttp.RequestCtx) {
+		ctx.SetBodyString(`{"tenants":[{"tenant":"` + w.cluster.BrokerTenant.String() + `","retained_bytes":1000,"queues":1,"computed_at":"` +
+			time.Now().UTC().Format(time.RFC3339Nano) + `"}]}`)
+	})
+	w.broker.handler.Store(&h)
+	if r := w.ask(w.push(aPush)); r.StatusCode != 403 || r.code() != "storage_quota_exceeded" {
+		t.Errorf("got %d %q", r.StatusCode, r.body)
+	}
+}
+
+// W11: nobody is asked about clusters that have no cap on what they retain.
+func TestClustersWithoutACapAreNotMeasured(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{})
 	if r := w.ask(w.push(aPush)); r.StatusCode != 201 {
 		t.Fatalf("got %d %q", r.StatusCode, r.body)
 	}
 	await(t, w.broker.seen)
 	w.gateway.measureUsage(context.Background(), time.Now())
-	asked := await(t, w.broker.seen)
-	if asked.method != "POST" || asked.body != `{"tenants":["`+w.cluster.BrokerTenant.String()+`"]}` || asked.header("Authorization") == "" {
-		t.Errorf("the broker was asked %+v", asked)
-	}
-	if r := w.ask(w.push(aPush)); r.StatusCode != 403 || r.code() != "storage_quota_exceeded" {
-		t.Errorf("got %d %q", r.StatusCode, r.body)
+	select {
+	case r := <-w.broker.seen:
+		t.Errorf("the broker was asked %+v", r)
+	default:
 	}
 }
 

@@ -128,6 +128,9 @@ func TestCellTokensAreLeastAndRenewed(t *testing.T) {
 	if claims.MaxPartitions != nil {
 		t.Error("a shadowed cap is enforced by the broker")
 	}
+	if claims.RetentionCeiling != nil || claims.RefuseUnbounded {
+		t.Errorf("a plan that allows queues without retention states a ceiling: %+v", claims)
+	}
 	if lines[1] != "X-Queen-Tenant: "+c.BrokerTenant.String() {
 		t.Errorf("got %q", lines)
 	}
@@ -260,5 +263,47 @@ func TestCellTokensAreBounded(t *testing.T) {
 	}
 	if n := mint("one more", now.Add(tokenRenew+1)); n != 1 {
 		t.Errorf("%d tokens are remembered when the rest is stale", n)
+	}
+}
+
+// What a plan says of queues without retention goes to the broker with its ceiling, and only where that is enforced.
+func TestCellTokensCarryTheRetentionCeiling(t *testing.T) {
+	t.Parallel()
+	pub, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shadow := map[string]plans.Mode{plans.LimitRetention: plans.Shadow}
+	for rule, c := range map[string]struct {
+		limits  plans.Limits
+		ceiling int64 // 0: none is stated
+		refuse  bool
+	}{
+		"allow":               {plans.Limits{MaxRetentionSeconds: one(int64(60))}, 0, false},
+		"ceiling":             {plans.Limits{MaxRetentionSeconds: one(int64(60)), Unbounded: plans.GiveCeiling}, 60, false},
+		"refuse":              {plans.Limits{MaxRetentionSeconds: one(int64(60)), Unbounded: plans.RefuseUnbounded}, 60, true},
+		"there is no ceiling": {plans.Limits{Unbounded: plans.RefuseUnbounded}, 0, false},
+		"shadowed":            {plans.Limits{MaxRetentionSeconds: one(int64(60)), Unbounded: plans.RefuseUnbounded, Modes: shadow}, 0, false},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			now := time.Now()
+			tok, err := newCellTokens(key).of(&plans.Cluster{ID: uuid.New(), BrokerTenant: uuid.New(), Cell: "c1", Limits: c.limits}, wire.AccessWriteOnly, "k", now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _, _ := strings.Cut(strings.TrimPrefix(string(tok.lines), "Authorization: Bearer "), "\r\n")
+			claims, err := wire.VerifyCell(map[string]ed25519.PublicKey{wire.KeyID(pub): pub}, "c1", text, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ceiling int64
+			if claims.RetentionCeiling != nil {
+				ceiling = *claims.RetentionCeiling
+			}
+			if ceiling != c.ceiling || claims.RefuseUnbounded != c.refuse {
+				t.Errorf("the token states %d and %v, want %d and %v", ceiling, claims.RefuseUnbounded, c.ceiling, c.refuse)
+			}
+		})
 	}
 }

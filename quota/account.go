@@ -106,6 +106,9 @@ func (acc *account) apply(l *plans.Limits, now int64) {
 	} else if !acc.live[limitPartitions] {
 		acc.names.partitionsKnown = false
 	}
+	if old != nil && old.Zone != l.Zone {
+		acc.month.move()
+	}
 	if old == nil || !same(old.MaxRetainedBytes, l.MaxRetainedBytes) {
 		acc.storage.judge(l.MaxRetainedBytes, true)
 	}
@@ -222,7 +225,11 @@ func (acc *account) idle(now time.Time, t int64) bool {
 	return acc.open == 0 && acc.requests.full() && acc.messages.full() && acc.delivery.full() && acc.bodies.full(now)
 }
 
-// blank reports that an idle account would be the same if it were made anew.
-func (acc *account) blank(now time.Time) bool {
-	return acc.storage.total() == 0 && (acc.month.used == 0 || now.Unix() >= acc.month.end)
+// blank reports that an idle account would be the same if it were made anew; kept says that somebody keeps months.
+func (acc *account) blank(now time.Time, kept bool) bool {
+	counted := acc.month.own > 0 && now.Unix() < acc.month.end || acc.month.past.own > acc.month.past.saved
+	if kept && acc.live[limitMonth] { // the control database has what was counted
+		counted = acc.month.unsaved()
+	}
+	return !counted && (acc.storage.mirrored && acc.storage.untold == 0 || acc.storage.total(1) == 0)
 }

@@ -5,16 +5,24 @@
 -- exact. Limits come with the call, so a plan edit needs no write here and two gateways in the middle of one agree on
 -- the balance.
 --
--- KEYS  1 gateways with slots  2 slots of this gateway  3 names: meta  4 queues  5.. buckets, then partitions
+-- KEYS  1 gateways with slots  2 slots of this gateway  3 names: meta  4 queues  5 retained bytes  6 month
+--       7.. buckets, then partitions
 -- ARGV  now or "" for TIME, gateway, act (0 settle only, 1 only look, 2 decide), share, of, buckets
 --       per bucket, in the order of evaluation: bit, own (1: of a key, 0: of the cluster), rate burst floor hint give debit
 --       owe seq held back use wish, need fit, takes (1, or 0: it is debited later), mode, line (1, or 2 for an ack), never
 --       slot: member or "", microseconds to its deadline, most, mode
+--       use over time: epoch; for bytes and month: most (-1: not limited), mode, need, change of what is held, all that is
+--       held, used, age of the last that was stored, divisor of what may be taken ahead, what is left of that
 --       names: most queues, mode, most partitions, mode, groups; per group: queue, count, partitions
 --
 -- Modes: 0 not asked, 1 enforce, 2 shadow. A bucket is one value:
 --   level rem at rate burst, two lines of promises (owed, as of): to those who must wait for the debt of acks and to acks
 --   themselves; then per lease: gateway held expires seq
+--
+-- Use over time is a hash: total, what has been used; g, per gateway that holds some: gateway epoch held expires; at, when
+-- the total was measured or loaded, without which it is only what gateways have said. Of bytes also d:<tenth of a second>,
+-- what was stored then and counts until a measure that is certainly later, measured, blocked and the cap for which that
+-- was judged (measured.lua); of a month c:<gateway>, all that each gateway has counted.
 
 local floor, min, max = math.floor, math.min, math.max
 local SECOND = 1e6
@@ -39,6 +47,8 @@ local function number()
   at = at + 1
   return tonumber(ARGV[at])
 end
+local function plain(n) return string.format('%.0f', n) end
+local epoch
 
 -- growth is what rate yields in dt on top of rem, and the new remainder.
 local function growth(rate, dt, rem)
@@ -187,14 +197,95 @@ local function save(b)
   redis.call('SET', b.key, cmsgpack.pack(v), 'PX', string.format('%.0f', ttl + 60000))
 end
 
+-- purse reads a limit over time. A gateway's record of an earlier epoch, before an absence, is not gone on from.
+local function purse(key, count)
+  local p = {key = key, month = count}
+  p.most, p.mode, p.need, p.hold, p.held = number(), number(), number(), number(), number()
+  p.used, p.age, p.share, p.left = number(), number(), number(), number()
+  p.total, p.others, p.counted, p.grant, p.rest = 0, 0, 0, 0, {}
+  if p.most < 0 then return p end
+  local v = redis.call('HMGET', key, 'g', 'total', 'at', 'c:' .. gateway, 'blocked', 'measured', 'most')
+  p.total, p.at, p.counted, p.blocked = tonumber(v[2] or 0), tonumber(v[3]), tonumber(v[4] or 0), v[5] == '1'
+  p.measured, p.judged = tonumber(v[6] or 0), tonumber(v[7])
+  local g = v[1] and cmsgpack.unpack(v[1]) or {}
+  for i = 1, #g, 4 do
+    if g[i] == me then
+      p.mine = {g[i + 1], g[i + 2]}
+    elseif g[i + 3] > now then
+      p.others = p.others + g[i + 2]
+      for j = i, i + 3 do p.rest[#p.rest + 1] = g[j] end
+    end
+  end
+  return p
+end
+
+-- enter takes what this gateway has used and no longer holds.
+local function enter(p, epoch)
+  if p.most < 0 then return end
+  if p.mine and p.mine[1] == epoch then
+    p.held, p.dirty = max(0, p.mine[2] + p.hold), p.hold ~= 0
+  else
+    p.dirty = p.held > 0 or p.mine ~= nil
+  end
+  if p.month then
+    if p.used > p.counted then
+      p.total = p.total + p.used - p.counted
+      p.counted, p.told, p.dirty = p.used, true, true
+    end
+  elseif p.used > 0 then
+    local slot = floor((now - p.age) / 1e5)
+    if not p.at or slot + 1 > floor(p.at / 1e5) then
+      p.total, p.dirty = p.total + p.used, true
+      redis.call('HINCRBY', p.key, 'd:' .. plain(slot), plain(p.used))
+    end
+  end
+  if not p.month and p.judged ~= p.most then -- another plan is judged afresh
+    p.blocked, p.judging, p.dirty = p.at ~= nil and p.measured >= p.most, true, true
+  end
+end
+
+-- full reports that the ask does not fit: the batch that crosses the cap on bytes is the last, and one that would cross the
+-- allowance of the month does not pass.
+local function full(p)
+  local used = p.total + p.others + p.held
+  if p.month then return used + p.need > p.most end
+  return p.blocked or used >= p.most
+end
+
+local function keep(p)
+  if p.most < 0 or not p.dirty then return end
+  local g = p.rest
+  if p.held > 0 or p.mine then
+    for _, x in ipairs({me, epoch, p.held, now + PENDING}) do g[#g + 1] = x end
+  end
+  local fields = {'g', cmsgpack.pack(g), 'total', plain(p.total)}
+  if p.told then
+    fields[#fields + 1] = 'c:' .. gateway
+    fields[#fields + 1] = plain(p.counted)
+  end
+  if p.judging then
+    for _, x in ipairs({'blocked', p.blocked and '1' or '0', 'most', plain(p.most)}) do fields[#fields + 1] = x end
+  end
+  redis.call('HSET', p.key, unpack(fields))
+  redis.call('PEXPIRE', p.key, p.month and 3456000000 or 86400000)
+end
+
 local buckets = {}
-for i = 1, number() do buckets[i] = load(KEYS[4 + i]) end
+for i = 1, number() do buckets[i] = load(KEYS[6 + i]) end
+local member, deadline, most_slots, slot_mode = text(), number(), number(), number()
+epoch = number()
+local bytes, month = purse(KEYS[5], false), purse(KEYS[6], true)
+for _, p in ipairs({bytes, month}) do
+  if p.mine and p.mine[1] > epoch then return {-1} end
+end
 for _, b in ipairs(buckets) do
   if b.seq > 0 and b.mine and b.mine[4] >= b.seq then
     return {-1} -- a call that was given up long ago and comes late
   end
 end
 for _, b in ipairs(buckets) do settle(b) end
+enter(bytes, epoch)
+enter(month, epoch)
 
 local over, denied, rated = 0, false, nil
 local function judge(bit, mode, is_over)
@@ -212,7 +303,6 @@ for _, b in ipairs(buckets) do
 end
 
 -- Slots. Those of a gateway that no longer beats are gone, and those long past their deadline.
-local member, deadline, most_slots, slot_mode = text(), number(), number(), number()
 local used, earliest = 0, -1
 local stem = string.sub(KEYS[2], 1, -#gateway - 1)
 if member ~= '' then
@@ -249,7 +339,7 @@ if groups > 0 then
     redis.call('ZREMRANGEBYSCORE', KEYS[4], '(0', stamp)
     queues = redis.call('ZCARD', KEYS[4])
     for g = 1, groups do
-      local queue, count, key = text(), number(), KEYS[4 + #buckets + g]
+      local queue, count, key = text(), number(), KEYS[6 + #buckets + g]
       local score = tonumber(redis.call('ZSCORE', KEYS[4], queue))
       if not score then new_queues = new_queues + 1 end
       if not score or score > 0 then fresh[#fresh + 1] = {KEYS[4], queue, score or 0} end
@@ -271,6 +361,11 @@ if groups > 0 then
   end
 end
 judge(16, slot_mode, used >= most_slots)
+local found = {}
+for i, p in ipairs({bytes, month}) do
+  if p.most >= 0 and p.mode > 0 then judge(128 * 2 ^ i, p.mode, full(p)) end
+  found[i] = p.total + p.others
+end
 
 if act > 0 and rated and rated.never == 0 then
   -- A request waits until all its buckets have room: sent back for one it would only meet the other. But a key that is
@@ -308,6 +403,20 @@ if act == 2 and not denied then
   end
 end
 if act ~= 1 and not denied then
+  for _, p in ipairs({bytes, month}) do
+    if p.most >= 0 then
+      if act == 2 and p.mode > 0 and p.need > 0 then
+        p.held, p.dirty = p.held + p.need, true
+      end
+      local ahead = 0
+      if p.share > 0 and p.at and not p.blocked then
+        ahead = floor((p.most - p.total - p.others - p.held) / p.share) - p.left
+      end
+      if ahead > 0 then
+        p.grant, p.held, p.dirty = ahead, p.held + ahead, true
+      end
+    end
+  end
   for _, b in ipairs(buckets) do
     if b.wish > 0 and b.seq > 0 and b.level > 0 then
       b.grant = min(b.wish, b.level)
@@ -315,10 +424,14 @@ if act ~= 1 and not denied then
     end
   end
 end
+keep(bytes)
+keep(month)
 
 if earliest >= 0 then earliest = max(0, earliest - now) end
 local answer = {
   over, denied and 1 or 0, used, earliest, known, generation, queues, new_queues, partitions, grows_to,
+  bytes.at and 1 or 0, found[1], bytes.blocked and 1 or 0, bytes.grant,
+  month.at and 1 or 0, found[2], month.counted, month.grant,
 }
 for _, b in ipairs(buckets) do
   save(b)

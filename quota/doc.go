@@ -23,7 +23,8 @@
 //
 // A reader that refuses a body itself calls BodyRefused. A refusal of Admit on queues or partitions may be stale: when
 // Recount says so, Admit is worth asking once more. A deleted queue is told with QueueDeleted, a broker's 403
-// quota_exceeded with Resync, its measures with Measured, a deleted cluster with Forget. Run sweeps idle clusters.
+// quota_exceeded with Resync, its measures with Measured (UsageDuty says whose to ask for), a deleted cluster with Forget. Run
+// sweeps idle clusters and saves months.
 //
 // # Rules worth knowing
 //
@@ -46,8 +47,10 @@
 // Counts are decided here and made exact by the broker, which counts under the tenant's row. Whenever this gateway
 // does not know a count, it lets the request through.
 //
-// The month counts messages stored, not deliveries, per calendar month in UTC.
+// The month is a calendar month in the tenant's time zone. It counts messages stored and, if the plan says so, first
+// deliveries. Months keeps it, and what this gate counts is known to others, and to itself after a restart, by it; in a fleet
+// retained bytes and months are Redis's to judge (docs/design/quotas-over-time.md).
 //
-// Everything is safe for concurrent use. EnsureSeeded and Recount do I/O, through the Seeder; in a fleet Admit may wait for
+// Everything is safe for concurrent use. EnsureSeeded and Recount do I/O, through the Seeder, the Measurer and Months; in a fleet Admit may wait for
 // Redis, as long as FleetOptions say.
 package quota

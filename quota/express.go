@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/quota/meter"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -38,6 +39,9 @@ type expression struct {
 	share, of      int64
 	leasing        bool
 	asked          uint16
+
+	storage, month purseArgs
+	monthOf        meter.Month
 }
 
 // bucketArgs are the arguments of one bucket, in millionths. Redis hears only of those that the plan limits.
@@ -85,7 +89,7 @@ func (f *fleet) begin(t int64, now time.Time) *expression {
 func (f *fleet) express(l *ledger, s *partaking, limits *plans.Limits, key *keyAccount, t int64, now time.Time) *expression {
 	acc := &l.acc
 	e := f.begin(t, now)
-	e.leasing = f.leases && !s.leasing && (s.meter.perSecond >= leaseFrom || s.requests.left+s.messages.left > 0)
+	e.leasing = f.leases && !s.leasing && (s.meter.perSecond >= leaseFrom || s.leases())
 	if e.leasing {
 		s.number++
 		s.leasing = true
@@ -106,6 +110,7 @@ func (f *fleet) express(l *ledger, s *partaking, limits *plans.Limits, key *keyA
 			b.slice = b.to.slice(b.rate, b.burst, f.gateways())
 		}
 	}
+	f.purses(e, l, s, now)
 	return e
 }
 
@@ -162,6 +167,13 @@ func (e *expression) ask(d *decision, q *question) {
 		}
 		e.asked |= toldBits[b.limit]
 	}
+	over := func(p *purseArgs, i limit, asked bool, n int64) {
+		if asked && p.limited {
+			p.need, p.mode = min(n, maxShared), modeArg(d.acc.modes[i])
+		}
+	}
+	over(&e.storage, limitStorage, q.storage, max(0, d.ask.PayloadBytes))
+	over(&e.month, limitMonth, q.month, int64(d.ask.Messages))
 	if q.slot {
 		e.asked |= toldBits[limitParked]
 		e.slotMode = modeArg(d.acc.modes[limitParked])
@@ -185,8 +197,8 @@ func (e *expression) names(acc *account, cost wire.Cost, groups []group) {
 // fill writes the call.
 func (e *expression) fill(x *call, f *fleet, s *partaking) {
 	k := &s.keys
-	x.keys = append(make([]string, 0, 8), k.slots, k.ours, k.names, k.queues)
-	x.args = append(make([]any, 0, 64), e.now, f.name, e.act, e.share, e.of, len(e.rates))
+	x.keys = append(make([]string, 0, 12), k.slots, k.ours, k.names, k.queues, k.storage, e.month.keyOr(k.months))
+	x.args = append(make([]any, 0, 96), e.now, f.name, e.act, e.share, e.of, len(e.rates))
 	for i := range e.rates {
 		b := &e.rates[i]
 		x.keys = append(x.keys, b.name)
@@ -199,7 +211,9 @@ func (e *expression) fill(x *call, f *fleet, s *partaking) {
 			b.need, b.fit, flag(b.limit != limitDelivery), b.mode, b.line, b.never)
 		b.to.left -= b.use // what a lease pays for the ask is no longer there for others
 	}
-	x.args = append(x.args, e.slot, e.deadline, e.mostSlots, e.slotMode,
+	x.args = append(x.args, e.slot, e.deadline, e.mostSlots, e.slotMode, s.epoch)
+	x.args = e.month.args(e.storage.args(x.args))
+	x.args = append(x.args,
 		e.mostQueues, e.queueMode, e.mostPartitions, e.partitionMode, len(e.groups))
 	for _, g := range e.groups {
 		x.keys = append(x.keys, g.key)
@@ -230,10 +244,11 @@ type reply struct {
 	queues, newQueues int64
 	partitions        int64
 	growsTo           int64
+	storage, month    purseReply
 }
 
 // What decide.lua answers: so many numbers, and so many more for each bucket of the call.
-const replyLength, bucketReplyLength = 10, 6
+const replyLength, bucketReplyLength = 18, 6
 
 // read understands what the call was answered; ok is false when there is no answer, or when the call came too late.
 func (e *expression) read(x *call) (r reply, ok bool) {
@@ -244,6 +259,8 @@ func (e *expression) read(x *call) (r reply, ok bool) {
 	r = reply{
 		bits: uint16(v[0]), denied: v[1] != 0, used: v[2], earliest: v[3], known: v[4] != 0, generation: v[5],
 		queues: v[6], newQueues: v[7], partitions: v[8], growsTo: v[9],
+		storage: purseReply{known: v[10] != 0, others: v[11], blocked: v[12] != 0, grant: v[13]},
+		month:   purseReply{known: v[14] != 0, others: v[15], ours: v[16], grant: v[17]},
 	}
 	for i := range e.rates {
 		b := v[replyLength+bucketReplyLength*i:]
@@ -253,7 +270,8 @@ func (e *expression) read(x *call) (r reply, ok bool) {
 }
 
 // load makes the account mirror what the call found, so that the rules see it.
-func (e *expression) load(s *partaking, r *reply) {
+func (e *expression) load(f *fleet, l *ledger, s *partaking, r *reply) {
+	e.loadPurses(f, l, s, r)
 	for i := range e.rates {
 		b, r := e.rates[i].of, &r.rates[i]
 		if !b.set {
@@ -281,6 +299,13 @@ func (e *expression) told(r *reply, prior *told) *told {
 		if e.partitionMode > 0 {
 			t.mask |= toldBits[limitPartitions]
 		}
+	}
+	// What Redis does not know it decides by what it has heard: enough to refuse, not enough to let in.
+	if e.storage.mode > 0 && (r.storage.known || r.bits&toldBits[limitStorage] != 0) {
+		t.mask |= toldBits[limitStorage]
+	}
+	if e.month.mode > 0 && (r.month.known || r.bits&toldBits[limitMonth] != 0) {
+		t.mask |= toldBits[limitMonth]
 	}
 	if prior != nil {
 		t.mask, t.over = t.mask|prior.mask, t.over|prior.over
@@ -310,6 +335,7 @@ func (e *expression) lend(s *partaking, r *reply, granted bool) {
 			b.to.expires = e.t + leaseLife.Nanoseconds()
 		}
 	}
+	e.lendPurses(s, r)
 	s.lastUsed = max(s.lastUsed, e.t)
 }
 
@@ -336,22 +362,28 @@ func (e *expression) lost(l *ledger) {
 	if e.leasing {
 		l.partaking.leasing = false
 	}
+	e.lostPurses(l)
 }
 
 // giveBack makes a call return what is leased.
-func (e *expression) giveBack() {
+func (e *expression) giveBack(s *partaking) {
 	for i := range e.rates {
 		if b := &e.rates[i]; b.limit.leasable() {
 			b.back, b.held, b.slice, b.to.left = b.held, 0, 0, 0
 		}
 	}
+	purse := func(p *purseArgs, of *purse) {
+		p.hold, p.held, p.share, p.left, of.left = p.hold-of.left, p.held-of.left, 0, 0, 0
+	}
+	purse(&e.storage, &s.storage)
+	purse(&e.month, &s.month)
 }
 
 // flush tells Redis, with nobody waiting, what is to be told of a locked ledger. One flush waits at a time; it says what
 // is true when it leaves.
 func (f *fleet) flush(l *ledger, s *partaking, id uuid.UUID, now time.Time) {
 	f.queue(l, s, id, now, false, func(s *partaking) bool {
-		return s.due()
+		return s.due() || s.untold(&l.acc)
 	})
 }
 
@@ -360,11 +392,13 @@ func (s *partaking) due() bool { return s.requests.due() || s.messages.due() || 
 
 // refill asks for more of what leases hold, ahead of need, when half of it is gone.
 func (f *fleet) refill(l *ledger, s *partaking, id uuid.UUID, now time.Time) {
+	lowPurse := func(p *purse, i limit) bool { return l.acc.live[i] && p.left < p.taken/2 }
 	low := func(to *side, b *bucket, i limit) bool {
 		return l.acc.live[i] && !b.blocked() && to.left < to.slice(b.rate, b.burst, f.gateways())/2
 	}
 	if s.leasing || s.meter.perSecond < leaseFrom ||
-		!low(&s.requests, &l.acc.requests, limitRequests) && !low(&s.messages, &l.acc.messages, limitMessages) {
+		!low(&s.requests, &l.acc.requests, limitRequests) && !low(&s.messages, &l.acc.messages, limitMessages) &&
+			!lowPurse(&s.storage, limitStorage) && !lowPurse(&s.month, limitMonth) {
 		return
 	}
 	f.queue(l, s, id, now, false, func(s *partaking) bool { return !s.leasing })
@@ -388,7 +422,7 @@ func (f *fleet) queue(l *ledger, s *partaking, id uuid.UUID, now time.Time, back
 			}
 			e = f.express(l, s, l.acc.limits, nil, f.gate.at(now), now)
 			if back && e.leasing {
-				e.giveBack()
+				e.giveBack(s)
 			}
 			e.fill(x, f, s)
 			return true
@@ -404,10 +438,10 @@ func (f *fleet) queue(l *ledger, s *partaking, id uuid.UUID, now time.Time, back
 			case x.err != nil:
 				e.lost(l)
 			case s.mirrors && ok:
-				e.load(s, &r)
+				e.load(f, l, s, &r)
 				e.lend(s, &r, false)
 				e.restore(l)
-				if s.requests.left+s.messages.left > 0 {
+				if s.leases() {
 					f.busyWith(id, l)
 				}
 			}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/queengate/queengate/quota/meter"
 )
 
 // FleetOptions say how gateways share their limits.
@@ -65,7 +67,19 @@ var (
 	beatText   string
 	beatScript = newScript(beatText)
 
-	scripts = []*script{decideScript, namesScript, slotsScript, beatScript}
+	//go:embed measured.lua
+	measuredText   string
+	measuredScript = newScript(measuredText)
+
+	//go:embed month.lua
+	monthText   string
+	monthScript = newScript(monthText)
+
+	//go:embed duty.lua
+	dutyText   string
+	dutyScript = newScript(dutyText)
+
+	scripts = []*script{decideScript, namesScript, slotsScript, beatScript, measuredScript, monthScript, dutyScript}
 )
 
 // layout is the version of the keys and values in Redis. Gateways of two versions do not share.
@@ -79,7 +93,7 @@ type fleet struct {
 	log    *slog.Logger
 	pipe   pipe
 	leases bool
-	name   string // of this gateway, a number: unique in the fleet, new at each start
+	name   string // the gate's
 	prefix string
 
 	size  int64        // of the fleet, at least
@@ -91,6 +105,7 @@ type fleet struct {
 	told     int64                    // last
 
 	slotNumber atomic.Uint64
+	epochs     atomic.Int64 // of ledgers with Redis: a new one after each absence
 
 	mu   sync.Mutex // guards busy
 	busy map[uuid.UUID]*ledger
@@ -98,6 +113,9 @@ type fleet struct {
 	stats fleetStats
 
 	listingTime func() time.Time // the gate's clock, for listings
+
+	// clock asks Redis for its time. Tests have a clock of their own.
+	clock func(context.Context) (time.Time, error)
 
 	// ask says what the scripts take for the time: nothing, and they ask Redis for its. Tests have a clock of their own.
 	ask func(now time.Time) any
@@ -112,7 +130,7 @@ func newFleet(g *Gate, o FleetOptions) *fleet {
 	settings.PoolSize = max(settings.PoolSize, laneCount+4)
 	settings.MaxActiveConns = 0
 	f := &fleet{
-		gate: g, log: g.log, leases: o.Leases, name: newName(), prefix: o.Prefix, size: max(1, int64(o.Size)),
+		gate: g, log: g.log, leases: o.Leases, name: g.name, prefix: o.Prefix, size: max(1, int64(o.Size)),
 		busy: map[uuid.UUID]*ledger{}, ask: func(time.Time) any { return "" },
 		listingTime: func() time.Time { return g.clock() },
 	}
@@ -124,6 +142,7 @@ func newFleet(g *Gate, o FleetOptions) *fleet {
 	if o.Budget <= 0 {
 		f.pipe.budget = defaultBudget
 	}
+	f.clock = func(ctx context.Context) (time.Time, error) { return f.pipe.client.Time(ctx).Result() }
 	f.stats.init()
 	f.pipe.observe = f.stats.observe
 	f.remember, f.told = o.Remember, int64(o.Known)
@@ -155,6 +174,7 @@ type keys struct {
 	requests, messages, delivery string
 	slots, ours                  string
 	names, queues, partition     string
+	storage, months              string
 	key                          string // of its buckets, with its id to come
 	lane                         byte
 }
@@ -164,7 +184,7 @@ func (f *fleet) keysOf(id uuid.UUID) keys {
 	return keys{
 		requests: stem + "b:req", messages: stem + "b:msgs", delivery: stem + "b:dlv", key: stem + "b:",
 		slots: stem + "p", ours: stem + "p:" + f.name, names: stem + "n", queues: stem + "q", partition: stem + "q:",
-		lane: id[14],
+		storage: stem + "s", months: stem + "m:", lane: id[14],
 	}
 }
 
@@ -177,7 +197,14 @@ type partaking struct {
 	requests side
 	messages side
 	delivery side // which is never leased: what pops deliver is known only afterwards
-	meter    meter
+	meter    tempo
+
+	epoch   int64 // of what Redis knows of purses: a call of an earlier one is void
+	storage purse
+	month   purse
+	monthOf meter.Month // whose purse that is
+	toldAt  int64       // when purses were told last
+	tended  bool        // the ledger stands among the busy ones
 
 	number     int64 // of the last call about leases
 	leasing    bool  // such a call is in flight: no other may be, since it states what is left
@@ -209,8 +236,9 @@ const remembering = int64(time.Second)
 func (f *fleet) join(l *ledger, id uuid.UUID, t int64) *partaking {
 	s := l.partaking
 	if s == nil {
-		s = &partaking{keys: f.keysOf(id), mirrors: true, generation: -1}
+		s = &partaking{keys: f.keysOf(id), mirrors: true, generation: -1, epoch: f.epochs.Add(1)}
 		l.partaking = s
+		l.acc.storage.mirror()
 	}
 	if asking := f.asking(); asking != s.mirrors {
 		acc := &l.acc
@@ -220,6 +248,8 @@ func (f *fleet) join(l *ledger, id uuid.UUID, t int64) *partaking {
 			f.part(s, acc, t)
 		} else {
 			acc.split(1, t)
+			acc.storage.mirror()
+			s.epoch = f.epochs.Add(1)
 			s.requests.recall(&acc.requests)
 			s.messages.recall(&acc.messages)
 			s.delivery.recall(&acc.delivery)
@@ -231,6 +261,8 @@ func (f *fleet) join(l *ledger, id uuid.UUID, t int64) *partaking {
 	}
 	s.requests.expire(t)
 	s.messages.expire(t)
+	s.storage.expire(t)
+	s.month.expire(t)
 	return s
 }
 
@@ -244,6 +276,9 @@ func (f *fleet) part(s *partaking, acc *account, t int64) {
 	for _, k := range acc.keys {
 		k.requestsSide, k.messagesSide, k.fresh = side{}, side{}, false
 	}
+	acc.storage.part()
+	acc.month.anchor = acc.month.own + acc.month.reserved
+	s.storage, s.month = purse{}, purse{}
 	s.flushing, s.leasing, s.slotsOff = false, false, 0
 }
 
@@ -258,6 +293,7 @@ func (f *fleet) busyWith(id uuid.UUID, l *ledger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.busy[id] = l
+	l.partaking.tended = true
 }
 
 // run beats and tends until ctx ends, and then takes leave.

@@ -12,14 +12,15 @@ import (
 
 // question is what of a request Redis is asked.
 type question struct {
-	rates [limitRates]bool // of their buckets
-	slot  bool
-	pairs []Pair // that may be new
-	n     int64  // millionths of the message bucket
+	rates          [limitRates]bool // of their buckets
+	slot           bool
+	storage, month bool
+	pairs          []Pair // that may be new
+	n              int64  // millionths of the message bucket
 }
 
 func (q *question) empty() bool {
-	return q.rates == [limitRates]bool{} && !q.slot && len(q.pairs) == 0
+	return q.rates == [limitRates]bool{} && !q.slot && !q.storage && !q.month && len(q.pairs) == 0
 }
 
 // question returns what of the request on the desk Redis decides: limits that the plan has, that are not blocked (time
@@ -37,6 +38,8 @@ func (f *fleet) question(d *decision) (q question) {
 		}
 	}
 	q.slot = asked(limitParked) && d.ask.Wait && (*acc.limits.MaxParkedPops > 0 || acc.modes[limitParked] != plans.Enforce)
+	q.storage = asked(limitStorage) && d.ask.Messages > 0
+	q.month = asked(limitMonth) && d.ask.Messages > 0
 	if asked(limitQueues) || asked(limitPartitions) {
 		q.pairs = acc.names.unknown(d.ask.Pairs, acc.live[limitPartitions])
 	}
@@ -71,7 +74,7 @@ func (f *fleet) admit(c *plans.Cluster, a *Ask, now time.Time) (*Admission, Repo
 	s.meter.decisions++
 	s.requests.spent += token
 	s.messages.spent += q.n
-	if f.leases && !q.slot && len(q.pairs) == 0 && s.covers(&q, t) {
+	if f.leases && !q.slot && len(q.pairs) == 0 && s.covers(d, &q, t) {
 		defer l.mu.Unlock()
 		f.stats.leased.Inc()
 		adm, report, err := f.spend(l, s, d, &q, now)
@@ -86,9 +89,11 @@ func (f *fleet) admit(c *plans.Cluster, a *Ask, now time.Time) (*Admission, Repo
 }
 
 // covers reports whether leases pay for the request. There are none of a key's rates nor of deliveries.
-func (s *partaking) covers(q *question, t int64) bool {
+func (s *partaking) covers(d *decision, q *question, t int64) bool {
 	return (!q.rates[limitRequests] || s.requests.holds(token, t)) && (!q.rates[limitMessages] || s.messages.holds(q.n, t)) &&
-		!q.rates[limitKeyRequests] && !q.rates[limitKeyMessages] && !q.rates[limitDelivery]
+		!q.rates[limitKeyRequests] && !q.rates[limitKeyMessages] && !q.rates[limitDelivery] &&
+		(!q.storage || s.storage.holds(max(0, d.ask.PayloadBytes), t) && !d.acc.storage.full(*d.acc.limits.MaxRetainedBytes, 1)) &&
+		(!q.month || s.month.holds(int64(d.ask.Messages), t))
 }
 
 // spend decides a request that leases cover. What the fleet's bucket holds by itself, as far as known, is shown in
@@ -110,6 +115,12 @@ func (f *fleet) spend(l *ledger, s *partaking, d *decision, q *question, now tim
 		adm.central = true
 		s.requests.left -= adm.requestTaken
 		s.messages.left -= adm.messagesTaken
+		if q.storage {
+			s.storage.left -= adm.bytes
+		}
+		if q.month {
+			s.month.left -= adm.counted
+		}
 		s.lastUsed = d.t
 	}
 	return adm, report, err
@@ -153,11 +164,14 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 		f.stats.local.Inc()
 		adm, report, err := g.decide(l, d, now)
 		f.seat(l, c.ID, adm)
+		if adm != nil && s.mirrors {
+			s.heldHere(&l.acc, adm, 1)
+		}
 		return f.keep(l, s, adm, held, now), report, err
 	}
 	f.stats.redis.Inc()
 	d.begin(&l.acc, c, *a, false, now, t)
-	e.load(s, &r)
+	e.load(f, l, s, &r)
 	if len(groups) > 0 {
 		f.heed(l, s, &r)
 	}
@@ -167,6 +181,9 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 	granted := e.act == actDecide && !r.denied
 	if adm != nil {
 		adm.central, adm.slot = true, e.slot
+		if !granted {
+			s.heldHere(&l.acc, adm, 1)
+		}
 		if r.known && len(groups) > 0 {
 			held = append(held, groups...)
 		}
@@ -176,6 +193,10 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 			b := &e.rates[i]
 			b.to.give += b.took(&r.rates[i])
 		}
+		s.storage.hold -= e.storage.need
+		if e.monthOf == s.monthOf {
+			s.month.hold -= e.month.need
+		}
 		f.freeSlot(s, e.slot)
 		if r.known {
 			held = append(held, groups...)
@@ -183,7 +204,7 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 	}
 	e.lend(s, &r, granted)
 	e.restore(l)
-	if s.requests.left > 0 || s.messages.left > 0 {
+	if s.leases() {
 		f.busyWith(c.ID, l)
 	}
 	return f.keep(l, s, adm, held, now), report, err
@@ -221,6 +242,7 @@ func wholeMicroseconds(err *wire.Error) {
 func (d *decision) refusedBesides(q *question) bool {
 	asked := [limitCount]bool{
 		limitParked: q.slot, limitQueues: len(q.pairs) > 0, limitPartitions: len(q.pairs) > 0,
+		limitStorage: q.storage, limitMonth: q.month,
 	}
 	copy(asked[:], q.rates[:])
 	for i := range order {
@@ -315,7 +337,15 @@ func (f *fleet) end(l *ledger, s *partaking, a *Admission, names string, now tim
 		f.endNames(l, s, a.reserved, names, now)
 	}
 	a.slot, a.reserved = "", nil
-	if s.mirrors && s.due() {
+	if !s.mirrors {
+		return
+	}
+	s.heldHere(&l.acc, a, -1)
+	freed := names == "release" && a.counted > 0
+	if !freed && s.untold(&l.acc) && !s.tended {
+		f.busyWith(a.id, l) // it is told with the next call, or soon
+	}
+	if freed || s.due() {
 		f.flush(l, s, a.id, now)
 	}
 }

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"testing"
@@ -25,6 +26,7 @@ type fleetWorld struct {
 
 	mu     sync.Mutex // guards latest
 	latest time.Time
+	now    func() time.Time // of what is asked without a time; nil: the latest that was said
 }
 
 // testBudget is long enough for a busy machine: only a test of an absence waits for it.
@@ -49,6 +51,9 @@ func (w *fleetWorld) gate(s Seeder, options ...Option) *Gate {
 	g := NewGate(slog.New(slog.DiscardHandler), options...)
 	g.epoch = start.Add(-time.Hour)
 	g.fleet.ask = func(now time.Time) any {
+		if w.now != nil {
+			now = w.now()
+		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if now.After(w.latest) {
@@ -61,6 +66,7 @@ func (w *fleetWorld) gate(s Seeder, options ...Option) *Gate {
 		defer w.mu.Unlock()
 		return w.latest
 	}
+	g.fleet.clock = func(context.Context) (time.Time, error) { return g.fleet.listingTime(), nil }
 	w.t.Cleanup(func() {
 		if err := g.fleet.pipe.close(); err != nil {
 			w.t.Error(err)

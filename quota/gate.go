@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/quota/meter"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -29,12 +30,6 @@ type Ask struct {
 	Retention    int64     // the larger of retentionSeconds and completedRetentionSeconds of a configure; 0: none stated
 	Wait         bool      // takes a parked slot
 	Deadline     time.Time // when a waiting pop ends by itself
-}
-
-// Usage is what a broker last measured for a cluster.
-type Usage struct {
-	RetainedBytes int64
-	ComputedAt    time.Time // the broker's clock
 }
 
 // Report is the state of the limit closest to refusing, for the X-Queen-Limit-* and RateLimit headers. On a refusal
@@ -70,9 +65,10 @@ type Admission struct {
 	messagesTaken int64
 	key           *taken // of the key that asked; nil when it has no limits of its own
 	counted       int64  // messages reserved of the month
-	bytes         int64  // reserved of the retained bytes
-	deadline      int64  // of the slot, on the gate's clock
-	place         int32  // in slots; -1 when it holds none
+	month         meter.Month
+	bytes         int64 // reserved of the retained bytes
+	deadline      int64 // of the slot, on the gate's clock
+	place         int32 // in slots; -1 when it holds none
 	ended         bool
 	undelivered   bool // what it delivers is not debited: in shadow mode it was over the delivery rate
 
@@ -95,6 +91,9 @@ type Gate struct {
 	registerer prometheus.Registerer
 	recoveries recoveries
 	fleet      *fleet // nil: this gateway is alone
+	name       string // of this gateway, a number: unique among all, new at each start
+	months     months
+	measurer   Measurer
 }
 
 // An Option changes a gate at its making.
@@ -112,7 +111,8 @@ func WithRegisterer(r prometheus.Registerer) Option { return func(g *Gate) { g.r
 
 // NewGate returns a gate.
 func NewGate(log *slog.Logger, options ...Option) *Gate {
-	g := &Gate{log: log, clock: time.Now, epoch: time.Now(), seed: maphash.MakeSeed()}
+	g := &Gate{log: log, clock: time.Now, epoch: time.Now(), seed: maphash.MakeSeed(), name: newName()}
+	g.months.init()
 	for _, o := range options {
 		o(g)
 	}
@@ -129,11 +129,15 @@ func NewGate(log *slog.Logger, options ...Option) *Gate {
 type ledger struct {
 	mu        sync.Mutex // guards all below
 	gone      bool       // swept: look the cluster up again
+	cluster   string     // slug, for the log
 	acc       account
 	desk      decision
 	partaking *partaking // in a fleet
 	listing   *listing   // under way, nil otherwise
 	listed    pace
+	reading   *listing // of what was used, under way, nil otherwise
+	read      pace
+	unsaved   bool // its month stands among those to be saved
 }
 
 // at is now on the gate's clock.
@@ -156,6 +160,7 @@ func (g *Gate) lock(id uuid.UUID) *ledger {
 // open returns the cluster's ledger, locked and with its plan applied.
 func (g *Gate) open(c *plans.Cluster, t int64) *ledger {
 	l := g.lock(c.ID)
+	l.cluster = c.Slug
 	l.acc.apply(&c.Limits, t)
 	return l
 }
@@ -254,12 +259,17 @@ func (g *Gate) Settle(a *Admission, o Outcome, now time.Time) {
 		acc.names.release(a.holds)
 	} else {
 		acc.names.confirm(a.holds)
-		acc.month.roll(now)
-		acc.month.used += max(a.counted, int64(o.Returned))
+		g.count(l, a, max(a.counted, int64(o.Returned)))
 		if acc.live[limitStorage] {
 			acc.storage.store(o.StoredBytes, now)
+			acc.storage.untoldAt = g.at(now)
 			g.judge(l, acc.limits.MaxRetainedBytes, a.cluster)
 		}
+	}
+	if o.Delivered > 0 && acc.limits.Basis == plans.CountDeliveries {
+		acc.month.roll(now, acc.limits.Zone)
+		a.month = acc.month.month
+		g.count(l, a, int64(o.Delivered))
 	}
 	var delivered int64
 	if o.Delivered > 0 && !a.undelivered && !g.recoveries.cover(a.cell, g.at(now)) {
@@ -307,33 +317,13 @@ func (g *Gate) end(a *Admission, now time.Time) bool {
 		a.key.key.open--
 	}
 	acc.storage.reserved -= a.bytes
-	acc.month.reserved -= a.counted
+	if a.month == acc.month.month {
+		acc.month.reserved -= a.counted
+	}
 	if acc.parked.leave(a) {
 		g.parked.Add(-1)
 	}
 	return true
-}
-
-// judge sets or releases the storage block of a locked ledger.
-func (g *Gate) judge(l *ledger, most *int64, cluster string) {
-	s := &l.acc.storage
-	was := s.blocked
-	s.judge(most, false)
-	if s.blocked != was {
-		g.log.Info("storage block changed", "cluster", cluster, "blocked", s.blocked, "retained_bytes", s.settled())
-	}
-}
-
-// Measured takes what a broker measured for the cluster. Older measures than the last are ignored.
-func (g *Gate) Measured(c *plans.Cluster, u Usage) {
-	if c.Limits.MaxRetainedBytes == nil {
-		return
-	}
-	l := g.lock(c.ID)
-	defer l.mu.Unlock()
-	if l.acc.storage.measure(u) {
-		g.judge(l, c.Limits.MaxRetainedBytes, c.Slug)
-	}
 }
 
 // QueueDeleted frees a queue and its partitions at once. Call it when a broker has deleted the queue.

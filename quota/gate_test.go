@@ -253,7 +253,7 @@ func TestSnapshot(t *testing.T) {
 	names.set(Pair{"a", "1"}, Pair{"a", "2"})
 	g := testGate(WithSeeder(names))
 	c := seeded(t, g, clusterWith(limits(requestRate(10, 20), messageRate(1, 10), counted(5, 5), retained(100))))
-	g.Measured(c, Usage{40, start})
+	g.Measured(c, Usage{RetainedBytes: 40, ComputedAt: start})
 	g.Settle(admit(t, g, c, push(2, Pair{"b", "1"}), start), Outcome{Stored: true, StoredBytes: 6}, start)
 	admit(t, g, c, waitingPop(start.Add(time.Second)), start)
 	if _, _, err := g.Admit(c, push(9), start); err == nil {
@@ -412,7 +412,7 @@ func TestConcurrentUse(t *testing.T) {
 				case 3:
 					g.Snapshot(c, now)
 				case 4:
-					g.Measured(c, Usage{1, now})
+					g.Measured(c, Usage{RetainedBytes: 1, ComputedAt: now})
 				}
 				if err := g.EnsureSeeded(t.Context(), c); err != nil {
 					t.Error(err)
@@ -464,7 +464,7 @@ func TestConcurrentUse(t *testing.T) {
 				t.Errorf("%d partitions", len(q.partitions))
 			}
 		}
-		month += b.Month.used
+		month += b.Month.own
 	}
 	if month != storedMessages.Load() {
 		t.Errorf("%d messages counted, %d stored", month, storedMessages.Load())

@@ -85,7 +85,7 @@ func (f *fleet) tell(what string, now time.Time) ([]int64, error) {
 	return x.reply, err
 }
 
-// tend returns leases that lie unused and says which slots are held.
+// tend returns leases that lie unused, and says which slots are held and what was used.
 func (f *fleet) tend(now time.Time) {
 	f.returnLeases(now, false)
 	t := f.gate.at(now)
@@ -102,7 +102,11 @@ func (f *fleet) tend(now time.Time) {
 			s.slotsTold = t
 			f.beatSlots(l, s, id, held, now)
 		}
-		return !limited && held == 0 && s.requests.left+s.messages.left == 0
+		untold := s.mirrors && s.untold(&l.acc)
+		if untold && t-s.toldAt >= tellEvery.Nanoseconds() {
+			f.flush(l, s, id, now)
+		}
+		return !limited && held == 0 && !s.leases() && !untold
 	})
 }
 
@@ -125,6 +129,7 @@ func (f *fleet) eachBusy(visit func(uuid.UUID, *ledger) (done bool)) {
 			f.mu.Lock()
 			delete(f.busy, e.id)
 			f.mu.Unlock()
+			e.l.partaking.tended = false
 		}
 		e.l.mu.Unlock()
 	}
@@ -135,8 +140,10 @@ func (f *fleet) returnLeases(now time.Time, all bool) {
 	t := f.gate.at(now)
 	f.eachBusy(func(id uuid.UUID, l *ledger) bool {
 		s := f.join(l, id, t)
-		if s.requests.left+s.messages.left > 0 && (all || t-s.lastUsed >= leaseIdle.Nanoseconds()) {
+		if s.leases() && (all || t-s.lastUsed >= leaseIdle.Nanoseconds()) {
 			f.queue(l, s, id, now, true, func(s *partaking) bool { return !s.leasing })
+		} else if all && s.untold(&l.acc) {
+			f.flush(l, s, id, now)
 		}
 		return false
 	})

@@ -47,15 +47,15 @@ func (l *lease) slice(rate, burst, gateways int64) int64 {
 	return min(moment(l.demand), moment(rate), burst/(4*gateways))
 }
 
-// meter counts decisions of a cluster on this gateway.
-type meter struct {
+// tempo counts decisions of a cluster on this gateway.
+type tempo struct {
 	since     int64
 	decisions int64
 	perSecond int64 // of the last window
 }
 
 // roll ends a window when it is over.
-func (m *meter) roll(t int64, leases ...*lease) {
+func (m *tempo) roll(t int64, leases ...*lease) {
 	took := t - m.since
 	if took < demandWindow.Nanoseconds() {
 		return

@@ -37,10 +37,10 @@ func (g *Gate) Snapshot(c *plans.Cluster, now time.Time) Levels {
 	defer l.mu.Unlock()
 	acc := &l.acc
 	acc.refill(g.at(now))
-	acc.month.roll(now)
+	acc.month.roll(now, acc.limits.Zone)
 	s := Levels{
 		Parked: len(acc.parked), RetainedBytes: acc.storage.settled(), ReservedBytes: acc.storage.reserved,
-		StorageBlocked: acc.storage.blocked, MonthMessages: acc.month.used, Open: acc.open,
+		StorageBlocked: acc.storage.blocked, MonthMessages: acc.month.others + acc.month.own, Open: acc.open,
 	}
 	if acc.live[limitRequests] {
 		s.Requests = levelOf(&acc.requests)

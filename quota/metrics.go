@@ -38,6 +38,8 @@ func (g *Gate) Describe(ch chan<- *prometheus.Desc) {
 	ch <- decisionsDesc
 	ch <- parkedDesc
 	ch <- ledgersDesc
+	g.months.warned.Describe(ch)
+	g.months.saves.Describe(ch)
 	if g.fleet != nil {
 		g.fleet.describe(ch)
 	}
@@ -66,6 +68,8 @@ func (g *Gate) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(parkedDesc, prometheus.GaugeValue, float64(g.parked.Load()))
 	ch <- prometheus.MustNewConstMetric(ledgersDesc, prometheus.GaugeValue, float64(ledgers))
+	g.months.warned.Collect(ch)
+	g.months.saves.Collect(ch)
 	if g.fleet != nil {
 		g.fleet.collect(ch)
 	}

@@ -203,6 +203,8 @@ func (d *decision) commit(a *Admission) {
 	a.bytes = max(0, ask.PayloadBytes)
 	a.counted = int64(max(0, ask.Messages))
 	acc.storage.reserved += a.bytes
+	acc.month.roll(d.now, acc.limits.Zone)
+	a.month = acc.month.month
 	acc.month.reserved += a.counted
 }
 

@@ -226,14 +226,14 @@ func checkStorage(d *decision) (standing, float64) {
 		return untouched, 0
 	}
 	most := *d.acc.limits.MaxRetainedBytes
-	if d.acc.storage.full(most) {
+	if d.acc.storage.full(most, d.acc.parts) {
 		return over, 0
 	}
-	return fits, left(most, d.acc.storage.total()+d.ask.PayloadBytes)
+	return fits, left(most, d.acc.storage.total(d.acc.parts)+d.ask.PayloadBytes)
 }
 
 func refuseStorage(d *decision) *wire.Error {
-	most, used := *d.acc.limits.MaxRetainedBytes, d.acc.storage.total()
+	most, used := *d.acc.limits.MaxRetainedBytes, d.acc.storage.total(d.acc.parts)
 	e := wire.Errorf(wire.StorageQuotaExceeded, "the cluster retains %d of %d bytes", used, most)
 	switch {
 	case most == 0:
@@ -246,7 +246,7 @@ func refuseStorage(d *decision) *wire.Error {
 }
 
 func reportStorage(d *decision) Report {
-	return reportCount(*d.acc.limits.MaxRetainedBytes, d.acc.storage.total())
+	return reportCount(*d.acc.limits.MaxRetainedBytes, d.acc.storage.total(d.acc.parts))
 }
 
 func checkMonth(d *decision) (standing, float64) {
@@ -254,8 +254,8 @@ func checkMonth(d *decision) (standing, float64) {
 		return untouched, 0
 	}
 	m, most := &d.acc.month, *d.acc.limits.MonthlyMessages
-	m.roll(d.now)
-	used := m.used + m.reserved + int64(d.ask.Messages)
+	m.roll(d.now, d.acc.limits.Zone)
+	used := m.used(d.acc.parts) + int64(d.ask.Messages)
 	if used > most {
 		return over, 0
 	}
@@ -264,7 +264,7 @@ func checkMonth(d *decision) (standing, float64) {
 
 func refuseMonth(d *decision) *wire.Error {
 	m, most := &d.acc.month, *d.acc.limits.MonthlyMessages
-	used := m.used + m.reserved
+	used := m.used(d.acc.parts)
 	e := quota(plans.LimitMonth, "messages", most, used,
 		"%d of the month's %d messages are used; the request has %d", used, most, d.ask.Messages)
 	if int64(d.ask.Messages) <= most {
@@ -275,7 +275,7 @@ func refuseMonth(d *decision) *wire.Error {
 
 func reportMonth(d *decision) Report {
 	m := &d.acc.month
-	r := reportCount(*d.acc.limits.MonthlyMessages, m.used+m.reserved)
+	r := reportCount(*d.acc.limits.MonthlyMessages, m.used(d.acc.parts))
 	r.Reset = m.until(d.now)
 	return r
 }

@@ -53,8 +53,10 @@ func caps(l *plans.Limits) (queues, partitions bool) {
 // same error for some seconds without asking again.
 //
 // While known counts are listed anew (Resync) only the caller that began waits; the others use the old ones.
+//
+// It also makes known what the cluster has used over time, where the plan limits it: the month and the retained bytes.
 func (g *Gate) EnsureSeeded(ctx context.Context, c *plans.Cluster) error {
-	return g.ensure(ctx, c, false)
+	return errors.Join(g.ensureBooks(ctx, c), g.ensure(ctx, c, false))
 }
 
 // ensure is EnsureSeeded; with anew it lists, or awaits a listing under way, even when the counts are known.

@@ -77,14 +77,16 @@ func (s *shard) drop(gone func(uuid.UUID, *ledger) bool) (dropped int) {
 	return dropped
 }
 
-// Run sweeps until ctx ends. In a fleet it also keeps up with the others, and its error says what leaving them met.
+// Run sweeps, and saves what months have used, until ctx ends. In a fleet it also keeps up with the others. Its error says
+// what the last saving met, or leaving the others.
 func (g *Gate) Run(ctx context.Context) error {
-	if g.fleet == nil {
-		g.sweepUntil(ctx)
-		return nil
-	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return g.fleet.run(ctx) })
+	if g.fleet != nil {
+		group.Go(func() error { return g.fleet.run(ctx) })
+	}
+	if g.months.store != nil {
+		group.Go(func() error { return g.saveUntil(ctx) })
+	}
 	group.Go(func() error {
 		g.sweepUntil(ctx)
 		return nil
@@ -111,13 +113,13 @@ func (g *Gate) sweepUntil(ctx context.Context) {
 func (g *Gate) Sweep(now time.Time) (dropped int) {
 	t := g.at(now)
 	for i := range g.shards {
-		dropped += g.shards[i].drop(func(_ uuid.UUID, l *ledger) bool { return l.sweep(now, t) })
+		dropped += g.shards[i].drop(func(_ uuid.UUID, l *ledger) bool { return l.sweep(now, t, g.months.store != nil) })
 	}
 	return dropped
 }
 
 // sweep reports whether the ledger was given up.
-func (l *ledger) sweep(now time.Time, t int64) bool {
+func (l *ledger) sweep(now time.Time, t int64, kept bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.acc.forgetKeys(t)
@@ -126,7 +128,7 @@ func (l *ledger) sweep(now time.Time, t int64) bool {
 	}
 	l.acc.names.forget()
 	l.desk.scratch = nil
-	l.gone = l.acc.blank(now)
+	l.gone = l.acc.blank(now, kept)
 	return l.gone
 }
 

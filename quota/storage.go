@@ -23,6 +23,9 @@ type deposit struct{ until, bytes int64 }
 // storage estimates the retained bytes of a cluster: the last measure, plus what was stored since it was computed,
 // plus what is admitted and not yet ended. The in-flight part is dropped by timestamp, never because the measured
 // value changed: pushes and expiry may cancel out to the byte. Not safe for concurrent use.
+//
+// In a fleet Redis has the estimate (decide.lua). Then mirrored is set, others is what it said last without what this
+// gateway holds, and only untold and reserved are this gateway's to add.
 type storage struct {
 	measured int64
 	computed time.Time // of the measure; zero: none yet
@@ -30,22 +33,50 @@ type storage struct {
 	since    int64     // sum of recent
 	reserved int64     // admitted, not yet ended
 	blocked  bool
+
+	mirrored bool
+	others   int64
+	untold   int64 // stored, and not yet told to Redis
+	untoldAt int64 // when the last of it was, on the gate's clock
 }
 
 // settled is what is certainly there.
-func (s *storage) settled() int64 { return s.measured + s.since }
+func (s *storage) settled() int64 {
+	if s.mirrored {
+		return s.others + s.untold
+	}
+	return s.measured + s.since
+}
 
-// total is what may be there, with the requests in flight.
-func (s *storage) total() int64 { return s.settled() + s.reserved }
+// total is what may be there, with the requests in flight. Of parts gateways that do not hear of each other, each counts
+// what it adds itself for all of them.
+func (s *storage) total(parts int64) int64 {
+	if s.mirrored {
+		return s.settled() + s.reserved
+	}
+	return s.measured + parts*(s.since+s.reserved)
+}
 
 // full reports whether a push must be refused: by the estimate of this moment, or because a measure set the block.
-func (s *storage) full(cap int64) bool { return s.blocked || s.total() >= cap }
+func (s *storage) full(cap, parts int64) bool { return s.blocked || s.total(parts) >= cap }
+
+// mirror hands the estimate over to Redis, and part takes it back: from what Redis said last, until the next measure.
+func (s *storage) mirror() {
+	s.untold, s.others = s.since, s.measured
+	s.mirrored, s.recent, s.since = true, nil, 0
+}
+
+func (s *storage) part() {
+	s.measured, s.computed = s.settled(), time.Time{}
+	s.mirrored, s.untold = false, 0
+}
 
 // judge sets or releases the block; fresh ignores the hysteresis. nil is unlimited.
 func (s *storage) judge(cap *int64, fresh bool) {
 	switch {
 	case cap == nil:
 		s.blocked = false
+	case s.mirrored: // Redis judges
 	case s.measured >= *cap:
 		s.blocked = true
 	case fresh || s.settled() <= releaseLevel(*cap):
@@ -60,6 +91,10 @@ func releaseLevel(cap int64) int64 { return cap/100*releasePercent + cap%100*rel
 // between then counts them twice until the next one.
 func (s *storage) store(bytes int64, now time.Time) {
 	if bytes <= 0 {
+		return
+	}
+	if s.mirrored {
+		s.untold += bytes
 		return
 	}
 	s.since += bytes
@@ -92,24 +127,3 @@ func (s *storage) measure(u Usage) bool {
 	s.recent = kept
 	return true
 }
-
-// month counts the messages stored in one calendar month (UTC). Not safe for concurrent use.
-type month struct {
-	begin, end int64 // Unix seconds, half-open; both zero before the first roll
-	used       int64
-	reserved   int64 // admitted, not yet ended
-}
-
-// roll begins a new month when now lies beyond the counted one.
-func (m *month) roll(now time.Time) {
-	if now.Unix() < m.end {
-		return
-	}
-	y, mo, _ := now.UTC().Date()
-	m.begin = time.Date(y, mo, 1, 0, 0, 0, 0, time.UTC).Unix()
-	m.end = time.Date(y, mo+1, 1, 0, 0, 0, 0, time.UTC).Unix()
-	m.used = 0
-}
-
-// until is the time to the next month.
-func (m *month) until(now time.Time) time.Duration { return max(0, time.Unix(m.end, 0).Sub(now)) }

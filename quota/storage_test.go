@@ -39,55 +39,55 @@ func TestRetainedBytes(t *testing.T) {
 			store(t, g, c, 1, start)
 		},
 		"a block ends at 90 percent and not before": func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
-			g.Measured(c, Usage{100, after(0)})
+			g.Measured(c, Usage{RetainedBytes: 100, ComputedAt: after(0)})
 			refused(t, g, c, bytesOf(1), start, wire.StorageQuotaExceeded, plans.LimitStorage)
-			g.Measured(c, Usage{91, after(time.Second)})
+			g.Measured(c, Usage{RetainedBytes: 91, ComputedAt: after(time.Second)})
 			refused(t, g, c, bytesOf(1), start, wire.StorageQuotaExceeded, plans.LimitStorage)
-			g.Measured(c, Usage{90, after(2 * time.Second)})
+			g.Measured(c, Usage{RetainedBytes: 90, ComputedAt: after(2 * time.Second)})
 			store(t, g, c, 1, after(2*time.Second))
-			g.Measured(c, Usage{99, after(4 * time.Second)})
+			g.Measured(c, Usage{RetainedBytes: 99, ComputedAt: after(4 * time.Second)})
 			store(t, g, c, 1, after(4*time.Second))
 			refused(t, g, c, bytesOf(1), after(4*time.Second), wire.StorageQuotaExceeded, plans.LimitStorage)
 		},
 		"a measure replaces what was stored before it, even with the same figure": func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
-			g.Measured(c, Usage{50, after(0)})
+			g.Measured(c, Usage{RetainedBytes: 50, ComputedAt: after(0)})
 			store(t, g, c, 60, after(time.Second))
 			refused(t, g, c, bytesOf(1), start, wire.StorageQuotaExceeded, plans.LimitStorage)
-			g.Measured(c, Usage{50, after(10 * time.Second)}) // pushes and expiry cancelled out to the byte
+			g.Measured(c, Usage{RetainedBytes: 50, ComputedAt: after(10 * time.Second)}) // pushes and expiry cancelled out to the byte
 			store(t, g, c, 1, after(10*time.Second))
 		},
 		"a measure keeps what was stored after it was computed": func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
 			store(t, g, c, 60, after(10*time.Second))
-			g.Measured(c, Usage{40, after(9 * time.Second)})
+			g.Measured(c, Usage{RetainedBytes: 40, ComputedAt: after(9 * time.Second)})
 			refused(t, g, c, bytesOf(1), start, wire.StorageQuotaExceeded, plans.LimitStorage)
 		},
 		"a block by estimate ends with a truer measure": func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
 			store(t, g, c, 55, after(0))
-			g.Measured(c, Usage{55, after(0)}) // of the slot in which they were stored: counted twice
+			g.Measured(c, Usage{RetainedBytes: 55, ComputedAt: after(0)}) // of the slot in which they were stored: counted twice
 			refused(t, g, c, bytesOf(1), start, wire.StorageQuotaExceeded, plans.LimitStorage)
-			g.Measured(c, Usage{95, after(5 * time.Second)})
+			g.Measured(c, Usage{RetainedBytes: 95, ComputedAt: after(5 * time.Second)})
 			store(t, g, c, 1, after(5*time.Second))
 		},
 		"an older measure than the last is ignored": func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
-			g.Measured(c, Usage{10, after(time.Minute)})
-			g.Measured(c, Usage{100, after(time.Second)})
-			g.Measured(c, Usage{100, after(time.Minute)})
+			g.Measured(c, Usage{RetainedBytes: 10, ComputedAt: after(time.Minute)})
+			g.Measured(c, Usage{RetainedBytes: 100, ComputedAt: after(time.Second)})
+			g.Measured(c, Usage{RetainedBytes: 100, ComputedAt: after(time.Minute)})
 			store(t, g, c, 1, after(time.Minute))
 		},
 		"everything but a push passes": func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
-			g.Measured(c, Usage{1000, start})
+			g.Measured(c, Usage{RetainedBytes: 1000, ComputedAt: start})
 			for _, cost := range []wire.Cost{wire.CostRequest, wire.CostDelivery, wire.CostSettle, wire.CostConfigure} {
 				admit(t, g, c, probe(cost), start)
 			}
 			admit(t, g, c, push(0), start)
 		},
 		"a bigger plan releases at once": func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
-			g.Measured(c, Usage{100, start})
+			g.Measured(c, Usage{RetainedBytes: 100, ComputedAt: start})
 			refused(t, g, c, bytesOf(1), start, wire.StorageQuotaExceeded, plans.LimitStorage)
 			store(t, g, edited(c, retained(101)), 1, start)
 		},
 		"a smaller plan blocks at once": func(t *testing.T, g ledgerUnderTest, c *plans.Cluster) {
-			g.Measured(c, Usage{50, start})
+			g.Measured(c, Usage{RetainedBytes: 50, ComputedAt: start})
 			store(t, g, c, 1, start)
 			refused(t, g, edited(c, retained(51)), bytesOf(1), start, wire.StorageQuotaExceeded, plans.LimitStorage)
 		},
@@ -99,7 +99,7 @@ func TestRetainedBytes(t *testing.T) {
 			end := after(999 * time.Minute)
 			store(t, g, c, 1, end)
 			refused(t, g, c, bytesOf(1), end, wire.StorageQuotaExceeded, plans.LimitStorage)
-			g.Measured(c, Usage{0, end.Add(time.Minute)})
+			g.Measured(c, Usage{RetainedBytes: 0, ComputedAt: end.Add(time.Minute)})
 			store(t, g, c, 1, end)
 		},
 	}

@@ -18,7 +18,7 @@ type told struct {
 // toldBits are the bits of the limits that Redis decides, as decide.lua has them.
 var toldBits = [limitCount]uint16{
 	limitRequests: 1, limitMessages: 2, limitQueues: 4, limitPartitions: 8, limitParked: 16,
-	limitDelivery: 32, limitKeyRequests: 64, limitKeyMessages: 128,
+	limitDelivery: 32, limitKeyRequests: 64, limitKeyMessages: 128, limitStorage: 256, limitMonth: 512,
 }
 
 // asked reports whether Redis has decided the limit.

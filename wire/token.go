@@ -14,6 +14,9 @@ import (
 
 // CellClaims is what a gateway states to a broker in a short-lived Ed25519 token (design.md 4.9). Brokers in tenancy
 // mode believe the tenant only from here. Caps of nil mean unlimited.
+//
+// RetentionCeiling and RefuseUnbounded are the plan's word on queues without retention: with a ceiling such a queue is
+// given it when it is made or configured, or with RefuseUnbounded is refused. nil: it keeps its messages.
 type CellClaims struct {
 	Subject       string    // public id of the key, or the user: becomes the message's producer
 	Tenant        uuid.UUID // the cluster's broker tenant
@@ -22,6 +25,9 @@ type CellClaims struct {
 	MaxQueues     *int64    // the plan's cap, enforced by the statement that provisions
 	MaxPartitions *int64    // per queue, Default not counted
 	Expires       time.Time
+
+	RetentionCeiling *int64 // seconds, above 0
+	RefuseUnbounded  bool
 }
 
 type cellJWT struct {
@@ -31,6 +37,9 @@ type cellJWT struct {
 	Access        string `json:"lvl"`
 	MaxQueues     *int64 `json:"mxq,omitempty"`
 	MaxPartitions *int64 `json:"mxp,omitempty"`
+
+	RetentionCeiling *int64 `json:"rtc,omitempty"`
+	RefuseUnbounded  bool   `json:"rtr,omitempty"`
 }
 
 // cellIssuer and the audience prefix pin a token to its use: a token of one cell is worth nothing in another.
@@ -53,6 +62,7 @@ func SignCell(key ed25519.PrivateKey, cell string, c CellClaims, now time.Time) 
 		},
 		Tenant: c.Tenant.String(), Cluster: c.Cluster, Access: c.Access.String(),
 		MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions,
+		RetentionCeiling: c.RetentionCeiling, RefuseUnbounded: c.RefuseUnbounded,
 	})
 	t.Header["kid"] = KeyID(key.Public().(ed25519.PublicKey))
 	return t.SignedString(key)
@@ -90,5 +100,6 @@ func VerifyCell(keys map[string]ed25519.PublicKey, cell, token string, now time.
 	return CellClaims{
 		Subject: c.Subject, Tenant: tenant, Cluster: c.Cluster, Access: access,
 		MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions, Expires: c.ExpiresAt.Time,
+		RetentionCeiling: c.RetentionCeiling, RefuseUnbounded: c.RefuseUnbounded,
 	}, nil
 }

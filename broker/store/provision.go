@@ -19,7 +19,7 @@ JOIN queen.queues q ON q.tenant_id = $1 AND q.name = w.queue
 JOIN queen.log_partitions p ON p.queue_id = q.id AND p.name = w.name`)
 
 var provision = statement(`SELECT refused, refused_queue, used, queues_created, partitions_created
-FROM queen.provision($1, $2, $3, $4, $5)`)
+FROM queen.provision($1, $2, $3, $4, $5, $6, $7)`)
 
 // Lookup resolves pairs without creating anything, in input order; a missing one has ID 0. One read, no lock.
 func (s *Store) Lookup(ctx context.Context, tenant uuid.UUID, pairs []Pair) ([]Partition, error) {
@@ -54,8 +54,8 @@ func (s *Store) Lookup(ctx context.Context, tenant uuid.UUID, pairs []Pair) ([]P
 
 // Provision resolves pairs in input order, creating the queues and partitions that are missing in one statement under
 // the tenant's row lock. All or nothing: over a cap it creates nothing and returns wire.QuotaExceeded with Limit
-// queues or partitions. Counts are exact under concurrency; Default partitions are free. Pairs that exist cost one
-// read and no lock, and caps do not apply to them.
+// queues, partitions or, when the plan refuses queues without retention, retention. Counts are exact under concurrency;
+// Default partitions are free. Pairs that exist cost one read and no lock, and caps do not apply to them.
 func (s *Store) Provision(ctx context.Context, tenant uuid.UUID, pairs []Pair, caps Caps) ([]Partition, error) {
 	// A queue deleted between creation and the second look-up costs another round; it takes a hostile neighbour to
 	// lose several.
@@ -102,7 +102,8 @@ func provisionOn(ctx context.Context, db rowQuerier, tenant uuid.UUID, pairs []P
 	names, partitions := split(pairs)
 	var refused, queue *string
 	var used, created *int64
-	err = db.QueryRow(ctx, provision, tenant, names, partitions, caps.MaxQueues, caps.MaxPartitions).
+	err = db.QueryRow(ctx, provision, tenant, names, partitions, caps.MaxQueues, caps.MaxPartitions,
+		caps.Unbounded.seconds(), caps.Unbounded.Refuse).
 		Scan(&refused, &queue, &used, &queues, &created)
 	switch {
 	case err != nil:
@@ -111,6 +112,8 @@ func provisionOn(ctx context.Context, db rowQuerier, tenant uuid.UUID, pairs []P
 		return queues, nil
 	case *refused == "queues":
 		return 0, overCap("queues", *caps.MaxQueues, *used, "the plan's number of queues is reached")
+	case *refused == "retention":
+		return 0, caps.Unbounded.refuse(*queue)
 	}
 	return 0, overCap("partitions", *caps.MaxPartitions, *used, fmt.Sprintf("the plan's number of partitions is reached in queue %q", *queue))
 }

@@ -106,9 +106,9 @@ func TestCaps(t *testing.T) {
 		"a new queue may not exceed it":    {Caps{MaxPartitions: ptr(int64(2))}, many, &wire.Limit{Name: "partitions", Limit: 2, Used: 0, Unit: "partitions"}},
 		"an old queue counts what it has":  {Caps{MaxPartitions: ptr(int64(1))}, []Pair{{"old", "q"}}, &wire.Limit{Name: "partitions", Limit: 1, Used: 1, Unit: "partitions"}},
 		"Default is free":                  {Caps{MaxPartitions: ptr(int64(0))}, []Pair{{"old", "Default"}, {"new", "Default"}}, nil},
-		"what exists is not judged":        {Caps{ptr(int64(0)), ptr(int64(0))}, []Pair{{"old", "p"}}, nil},
-		"repeats count once":               {Caps{ptr(int64(2)), ptr(int64(1))}, []Pair{{"new", "p"}, {"new", "p"}}, nil},
-		"all or nothing over both":         {Caps{ptr(int64(9)), ptr(int64(1))}, []Pair{{"fine", "p"}, {"old", "more"}}, &wire.Limit{Name: "partitions", Limit: 1, Used: 1, Unit: "partitions"}},
+		"what exists is not judged":        {Caps{MaxQueues: ptr(int64(0)), MaxPartitions: ptr(int64(0))}, []Pair{{"old", "p"}}, nil},
+		"repeats count once":               {Caps{MaxQueues: ptr(int64(2)), MaxPartitions: ptr(int64(1))}, []Pair{{"new", "p"}, {"new", "p"}}, nil},
+		"all or nothing over both":         {Caps{MaxQueues: ptr(int64(9)), MaxPartitions: ptr(int64(1))}, []Pair{{"fine", "p"}, {"old", "more"}}, &wire.Limit{Name: "partitions", Limit: 1, Used: 1, Unit: "partitions"}},
 		"the cap is per queue, not summed": {Caps{MaxPartitions: ptr(int64(1))}, []Pair{{"x", "1"}, {"y", "1"}, {"z", "1"}}, nil},
 	} {
 		t.Run(rule, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestCaps(t *testing.T) {
 func TestCapsAreExactUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	w := newWriter(t)
-	caps := Caps{ptr(int64(5)), ptr(int64(7))}
+	caps := Caps{MaxQueues: ptr(int64(5)), MaxPartitions: ptr(int64(7))}
 	var queues, partitions atomic.Int64
 	var wg sync.WaitGroup
 	for g := range 8 {
@@ -150,7 +150,7 @@ func TestCapsAreExactUnderConcurrency(t *testing.T) {
 				}
 				// Everybody wants the same queue, and each two partitions of their own.
 				pairs := []Pair{{"q00", fmt.Sprint("a", g, i)}, {"q00", fmt.Sprint("b", g, i)}}
-				if _, err := w.Provision(t.Context(), w.tenant, pairs, Caps{nil, caps.MaxPartitions}); err == nil {
+				if _, err := w.Provision(t.Context(), w.tenant, pairs, Caps{MaxPartitions: caps.MaxPartitions}); err == nil {
 					partitions.Add(2)
 				}
 			}

@@ -72,17 +72,20 @@ func (s *Store) LookupQueue(ctx context.Context, tenant uuid.UUID, queue string)
 }
 
 // Configure creates the queue with its Default partition, or rewrites its options, and returns the result. absent is
-// what a request without a mode means; a new queue starts from the defaults of configure in both modes. Errors:
-// wire.QuotaExceeded with Limit queues, wire.InvalidRequest for a number no queue can hold; nothing changed then.
+// what a request without a mode means; a new queue starts from the defaults of configure in both modes. What comes out
+// without retention is the business of caps.Unbounded. Errors: wire.QuotaExceeded with Limit queues or retention,
+// wire.InvalidRequest for a number no queue can hold; nothing changed then.
 //
 // Once it returns with EncryptionEnabled set, no plaintext is stored in the queue any more, whatever other brokers
 // believe: it waits for the pushes under way on each partition.
 func (s *Store) Configure(ctx context.Context, tenant uuid.UUID, req *wire.ConfigureRequest, absent wire.ConfigureMode, caps Caps) (*Queue, error) {
 	var q *Queue
+	counts := caps
+	counts.Unbounded = Unbounded{} // judged below, with the options that the request gives
 	// The transaction commits, so it is not cancelled half-way (design.md 5.10).
 	ctx = context.WithoutCancel(ctx)
 	err := pg.Tx(ctx, s.pool, func(tx pgx.Tx) error {
-		created, err := provisionOn(ctx, tx, tenant, []Pair{{req.Queue, wire.DefaultPartition}}, caps)
+		created, err := provisionOn(ctx, tx, tenant, []Pair{{req.Queue, wire.DefaultPartition}}, counts)
 		if err != nil {
 			return err
 		}
@@ -95,6 +98,9 @@ func (s *Store) Configure(ctx context.Context, tenant uuid.UUID, req *wire.Confi
 			stored = wire.DefaultOptions()
 		}
 		q.Options = req.Apply(stored, wire.DefaultOptions(), absent)
+		if err := caps.Unbounded.apply(q.Name, &q.Options); err != nil {
+			return err
+		}
 		if err := checkRange(&q.Options); err != nil {
 			return err
 		}

@@ -71,7 +71,7 @@ func TestConfigure(t *testing.T) {
 func TestConfigureObeysTheCapOfQueues(t *testing.T) {
 	t.Parallel()
 	w := newWriter(t)
-	caps := Caps{ptr(int64(1)), ptr(int64(0))}
+	caps := Caps{MaxQueues: ptr(int64(1)), MaxPartitions: ptr(int64(0))}
 	if _, err := w.Configure(t.Context(), w.tenant, configure(t, `{"queue":"a"}`), "", caps); err != nil {
 		t.Fatal(err)
 	}

@@ -37,8 +37,19 @@ type Partition struct {
 // Pair names a partition of a tenant.
 type Pair struct{ Queue, Partition string }
 
-// Caps are the counts a tenant may reach; nil means unlimited. MaxPartitions is per queue and does not count Default.
-type Caps struct{ MaxQueues, MaxPartitions *int64 }
+// Caps is what the plan of a tenant says of what it creates. Counts of nil mean unlimited; MaxPartitions is per queue and
+// does not count Default.
+type Caps struct {
+	MaxQueues, MaxPartitions *int64
+	Unbounded                Unbounded
+}
+
+// Unbounded is what becomes of a queue without retention (retentionEnabled with a retentionSeconds above 0) when it is
+// made or configured. The zero value leaves it alone.
+type Unbounded struct {
+	Ceiling int64 // seconds, 1..2147483647: what such a queue is given; 0: nothing
+	Refuse  bool  // it is refused instead, with the ceiling in the error
+}
 
 // Hash is the identity of a transaction id: SHA-256 truncated to 128 bits.
 type Hash = [16]byte

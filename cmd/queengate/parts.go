@@ -30,6 +30,7 @@ import (
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy"
 	"github.com/queengate/queengate/proxy/auth"
+	"github.com/queengate/queengate/quota/meter"
 	"github.com/queengate/queengate/tls"
 	"github.com/queengate/queengate/wire"
 )
@@ -164,7 +165,7 @@ func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.
 	book := plans.NewBook(log.With("part", "book"), pool, 0, options...)
 	reg.MustRegister(book)
 	g, err := proxy.New(proxy.Options{
-		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet,
+		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet, Months: meter.NewStore(pool),
 		Config: proxy.Config{
 			Domains: c.Domains, SharedHosts: c.SharedHosts, MaxBodyBytes: c.MaxBodyBytes, MaxConns: c.MaxConns,
 			LongPollMax: c.LongPollMax, PopTimeout: all.PopTimeout, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key, Brokers: brokers,

@@ -24,12 +24,14 @@ $$;
 --
 -- It returns one row. Over a cap (NULL: none), refused is 'queues' or 'partitions' and used what is there already; the
 -- caller ends the transaction as it likes, nothing was created. Default partitions are free. A queue born here has the
--- lease of a queue born of a push, and takes namespace and task from its dotted name.
+-- lease of a queue born of a push, takes namespace and task from its dotted name, and has the retention ceiling for its
+-- retention (NULL: none). With p_refuse_unbounded it is not born: refused is 'retention', refused_queue the first such.
 --
 -- Locks: the tenant's row, then config_version if anything was created. Indexes: queues (tenant_id, name),
 -- log_partitions (queue_id, name).
 CREATE OR REPLACE FUNCTION queen.provision(
     p_tenant uuid, p_queues text[], p_partitions text[], p_max_queues bigint, p_max_partitions bigint,
+    p_retention_ceiling integer, p_refuse_unbounded boolean,
     OUT refused text, OUT refused_queue text, OUT used bigint, OUT queues_created bigint, OUT partitions_created bigint
 ) LANGUAGE plpgsql AS $$
 BEGIN
@@ -60,12 +62,19 @@ BEGIN
         END IF;
     END IF;
 
+    IF queues_created > 0 AND p_refuse_unbounded AND p_retention_ceiling IS NOT NULL THEN
+        SELECT 'retention', min(w.queue) INTO refused, refused_queue
+        FROM unnest(p_queues) AS w (queue)
+        WHERE NOT EXISTS (SELECT 1 FROM queen.queues q WHERE q.tenant_id = p_tenant AND q.name = w.queue);
+        RETURN;
+    END IF;
+
     IF queues_created > 0 THEN
-        INSERT INTO queen.queues (tenant_id, name, namespace, task, lease_time)
+        INSERT INTO queen.queues (tenant_id, name, namespace, task, lease_time, retention_enabled, retention_seconds)
         SELECT DISTINCT p_tenant, w.queue,
             CASE WHEN strpos(w.queue, '.') > 0 THEN split_part(w.queue, '.', 1) ELSE '' END,
             CASE WHEN strpos(w.queue, '.') > 0 THEN split_part(w.queue, '.', 2) ELSE '' END,
-            60
+            60, p_retention_ceiling IS NOT NULL, coalesce(p_retention_ceiling, 0)
         FROM unnest(p_queues) AS w (queue)
         WHERE NOT EXISTS (SELECT 1 FROM queen.queues q WHERE q.tenant_id = p_tenant AND q.name = w.queue);
         UPDATE queen.tenants SET queue_count = queue_count + queues_created WHERE tenant_id = p_tenant;
@@ -90,4 +99,13 @@ BEGIN
         PERFORM queen.bump_config();
     END IF;
 END
+$$;
+
+-- The form of the release before: without a ceiling.
+CREATE OR REPLACE FUNCTION queen.provision(
+    p_tenant uuid, p_queues text[], p_partitions text[], p_max_queues bigint, p_max_partitions bigint,
+    OUT refused text, OUT refused_queue text, OUT used bigint, OUT queues_created bigint, OUT partitions_created bigint
+) LANGUAGE sql AS $$
+    SELECT p.refused, p.refused_queue, p.used, p.queues_created, p.partitions_created
+    FROM queen.provision(p_tenant, p_queues, p_partitions, p_max_queues, p_max_partitions, NULL, false) AS p
 $$;

@@ -76,6 +76,8 @@ BEGIN
     v_plan.active := true;
     v_plan.features := p_features;
     v_plan.modes := p_modes;
+    v_plan.unbounded_retention := 'allow'; -- set_plan_policies says otherwise
+    v_plan.monthly_basis := 'push';
     v_plan.created_at := now();
     PERFORM queengate.check_plan(v_plan);
     INSERT INTO queengate.plans SELECT v_plan.*;

@@ -1,0 +1,147 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/quota/meter"
+)
+
+// wanted says what of a locked ledger's use over time has to be read before it can be judged, and whether what the gate
+// goes on with meanwhile is a last value: then nobody else waits for the reading.
+func (g *Gate) wanted(l *ledger, limits *plans.Limits) (month, bytes, stale bool) {
+	acc, s := &l.acc, l.partaking
+	lost := s != nil && s.mirrors
+	if g.months.store != nil && limits.MonthlyMessages != nil && limits.Mode(plans.LimitMonth) != plans.Off {
+		m := &acc.month
+		m.roll(g.clock(), limits.Zone)
+		deaf := s != nil && !s.mirrors && g.clock().Unix() > m.heard // it hears of the others by the database alone
+		month = !m.known || lost && s.month.lost || deaf
+		stale = month && m.known
+	}
+	if g.measurer != nil && measures(limits) {
+		switch {
+		case lost:
+			bytes = s.storage.lost
+		case acc.storage.mirrored:
+		default:
+			bytes = acc.storage.computed.IsZero()
+		}
+		stale = bytes && !month
+	}
+	return month, bytes, stale
+}
+
+// ensureBooks makes known what c has used over time: its month, by the control database, and its retained bytes, by its
+// brokers. Callers of one cluster share one reading. On an error the request shall go on: what is not known is the last
+// value, or what this gateway has counted itself.
+func (g *Gate) ensureBooks(ctx context.Context, c *plans.Cluster) error {
+	if g.months.store == nil && g.measurer == nil || c.Limits.MonthlyMessages == nil && c.Limits.MaxRetainedBytes == nil {
+		return nil
+	}
+	l := g.lock(c.ID)
+	month, bytes, stale := g.wanted(l, &c.Limits)
+	switch {
+	case !month && !bytes:
+		l.mu.Unlock()
+		return nil
+	case l.reading != nil:
+		under := l.reading
+		l.mu.Unlock()
+		if stale {
+			return nil
+		}
+		select {
+		case <-under.done:
+			return under.err
+		case <-ctx.Done():
+			return fmt.Errorf("await the use of cluster %s: %w", c.Slug, context.Cause(ctx))
+		}
+	case g.clock().Before(l.read.notBefore):
+		err := l.read.err
+		l.mu.Unlock()
+		return err
+	}
+	under := &listing{done: make(chan struct{})}
+	l.reading = under
+	id := l.acc.month.month
+	l.mu.Unlock()
+	return g.readBooks(ctx, c, l, under, id, month, bytes)
+}
+
+// readBooks reads what is wanted, and ends the reading whatever happens.
+func (g *Gate) readBooks(ctx context.Context, c *plans.Cluster, l *ledger, under *listing, id meter.Month, month, bytes bool) (err error) {
+	err = errors.New("reading of use did not end")
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read the use of cluster %s: %w", c.Slug, err)
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		pause := listingPause
+		if err != nil {
+			pause = failurePause
+		}
+		if l.read.err = err; err != nil || l.partaking != nil {
+			l.read.notBefore = g.clock().Add(pause)
+		}
+		l.reading, under.err = nil, err
+		close(under.done)
+	}()
+	// It serves every request that waits for it, so it outlives the one that began it.
+	budget, cancel := context.WithTimeout(context.WithoutCancel(ctx), listingBudget)
+	defer cancel()
+	var monthErr, bytesErr error
+	if month {
+		monthErr = g.loadMonth(budget, c.ID, l, id)
+	}
+	if bytes {
+		var u Usage
+		if u, bytesErr = g.measure(budget, c); bytesErr == nil {
+			g.Measured(c, u)
+		}
+	}
+	return errors.Join(monthErr, bytesErr)
+}
+
+// measure asks for one cluster.
+func (g *Gate) measure(ctx context.Context, c *plans.Cluster) (Usage, error) {
+	since := g.fleet.time(ctx)
+	u, err := g.measurer.Measure(ctx, c)
+	u.Since = since
+	return u, err
+}
+
+// loadMonth reads a month of the control database and, in a fleet, tells Redis.
+func (g *Gate) loadMonth(ctx context.Context, cluster uuid.UUID, l *ledger, id meter.Month) error {
+	counted, err := g.months.store.Load(ctx, cluster, id)
+	if err != nil {
+		return err
+	}
+	var all int64
+	for _, n := range counted {
+		all += n
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := &l.acc.month
+	if m.month != id {
+		return nil // it turned meanwhile, and the next is asked for
+	}
+	if s := l.partaking; !m.known || s == nil || !s.mirrors {
+		m.hear(all, counted[g.name])
+		m.saved = max(m.saved, counted[g.name])
+		m.heard = g.clock().Unix()
+	}
+	if g.fleet != nil {
+		g.fleet.seedMonth(l, cluster, id, counted)
+		if s := l.partaking; s.mirrors && s.untold(&l.acc) {
+			g.fleet.busyWith(cluster, l)
+		}
+	}
+	return nil
+}
