@@ -25,9 +25,12 @@ func newBacklogs(b *Broker) *backlogs {
 				s := b.fuser.Stats()
 				return backlog{s.Pending, s.PendingTenants, s.Refused, s.Turns}
 			},
-			"pop":         func() backlog { return b.claims.backlog() },
-			"ack":         func() backlog { return b.acks.backlog() },
-			"transaction": func() backlog { return b.transactions.backlog() },
+			"pop": func() backlog { return b.claims.backlog() },
+			"ack": func() backlog { return b.acks.backlog() },
+			"transaction": func() backlog {
+				s := b.transactions.Stats()
+				return backlog{s.Waiting, s.Owners, s.Refused, s.Turns}
+			},
 		},
 		pending: desc("pending_calls", "Calls that wait for the database's answer; of transactions, for a place."),
 		tenants: desc("pending_tenants", "Tenants they are from."),

@@ -34,6 +34,7 @@ import (
 	"github.com/queengate/queengate/broker/park"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/bearer"
+	"github.com/queengate/queengate/internal/fair"
 	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/wire"
 )
@@ -176,7 +177,8 @@ type Broker struct {
 	conns    *conns                  // of server
 	headWall fasthttp.RequestHandler // nil without JWT
 
-	transactions *places // in the database
+	transactions *fair.Places[uuid.UUID]  // in the database
+	weights      *fair.Weights[uuid.UUID] // of tenants, as the gateways' tokens state them
 
 	draining atomic.Bool
 	detached atomic.Int64 // pops that no handler serves
@@ -211,7 +213,9 @@ const maxHeadBytes = 32 << 10
 func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b := &Broker{log: log, db: deps.Store, deps: deps, cfg: cfg.withDefaults()}
 	b.names = newNames()
-	b.transactions = newPlaces(maxTransactions)
+	b.weights = &fair.Weights[uuid.UUID]{}
+	b.cfg.Fuse.Weigh = b.weights.Of
+	b.transactions = fair.NewPlaces(maxTransactions, 1, maxVisitors, b.weights.Of)
 	b.park = park.New(b.cfg.MaxParked)
 	b.scopes = newScopes()
 	b.hints = newHints(deps.Mesh)
@@ -223,7 +227,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.history = newHistory(b.cfg.Hostname)
 	b.janitor = b.newJanitor()
 	b.metrics = newMetrics(deps.Registry, b)
-	b.verifier = newVerifier(&b.cfg)
+	b.verifier = newVerifier(&b.cfg, b.weights)
 	b.redrives = newRedrives()
 	b.idle.free = debug.FreeOSMemory
 	b.pinger = &pinger{ping: deps.Ping}
@@ -241,7 +245,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 		// What a claim costs goes with the partitions it looks at.
 		cost: func(c store.Claim) int64 { return int64(max(len(c.Candidates), 1)) },
 		max:  maxClaimsPerBundle, note: b.metrics.bundle("pop"),
-	})
+	}, b.weights.Of)
 	b.acks = newCombiner(bundling[store.AckGroup, store.AckVerdict, ackKey]{
 		run: func(gs []store.AckGroup) ([]store.AckVerdict, error) {
 			ctx, cancel := b.database()
@@ -251,7 +255,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 		keys: func(g store.AckGroup, each func(ackKey)) { each(ackKey{g.Tenant, g.Partition, g.Group}) },
 		cost: func(g store.AckGroup) int64 { return 1 + int64(len(g.Items))/ackItemsPerCost },
 		max:  maxAcksPerBundle, note: b.metrics.bundle("ack"),
-	})
+	}, b.weights.Of)
 	b.conns = newConns()
 	b.server = &fasthttp.Server{
 		ConnState:    b.conns.note,
@@ -271,7 +275,6 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 		SecureErrorLogMessage:        true, // an error text must not quote a request
 		DisablePreParseMultipartForm: true,
 		ReduceMemoryUsage:            true, // who waits gives its reader back
-		KeepHijackedConns:            true, // a parked poll is detached
 		MaxIdleWorkerDuration:        3 * time.Second,
 		CloseOnShutdown:              true,
 	}

@@ -8,14 +8,14 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/queengate/queengate/broker/fair"
+	"github.com/queengate/queengate/internal/fair"
 	"github.com/queengate/queengate/wire"
 )
 
 // combiner lets concurrent calls share one statement and one commit: calls that come while a bundle is in flight form
 // the next one, so bundles grow with load and a lone call goes out at once, in its caller's goroutine. Use newCombiner.
 //
-// A bundle is filled from the tenants in turn (package fair), and a tenant may have a share of the calls that wait: beyond
+// A bundle is filled from the tenants in turn, by their weights (package fair), and a tenant may have a share of the calls that wait: beyond
 // it its calls are refused. One bundle is in flight; a second goes out only when the first is slow, since more of them
 // would fragment the bundles (targets.md 2). Calls that share a key never travel in one bundle and keep their order.
 type combiner[In, Out any, K comparable] struct {
@@ -65,11 +65,11 @@ const (
 	maxPendingCalls = 1 << 17
 )
 
-func newCombiner[In, Out any, K comparable](b bundling[In, Out, K]) *combiner[In, Out, K] {
+func newCombiner[In, Out any, K comparable](b bundling[In, Out, K], weigh func(uuid.UUID) fair.Weight) *combiner[In, Out, K] {
 	return &combiner[In, Out, K]{
 		bundling: b,
 		budget:   fair.NewBudget[uuid.UUID](maxPendingCalls),
-		ready:    fair.New[uuid.UUID](callQuantum, func(p *call[In, Out]) int64 { return b.cost(p.in) }),
+		ready:    fair.New[uuid.UUID](callQuantum, func(p *call[In, Out]) int64 { return b.cost(p.in) }, weigh),
 		last:     map[K]*call[In, Out]{},
 	}
 }

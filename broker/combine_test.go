@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/queengate/queengate/broker/fair"
+	"github.com/queengate/queengate/internal/fair"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -45,7 +45,7 @@ func echo(run func([]int) ([]int, error)) (*combiner[int, int, int], func() [][]
 		keys: func(in int, each func(int)) { each(in % 100) },
 		cost: func(int) int64 { return callQuantum }, // one call per turn
 		max:  4, note: func(int, time.Duration) {},
-	})
+	}, nil)
 	return c, func() [][]int {
 		mu.Lock()
 		defer mu.Unlock()
@@ -238,6 +238,37 @@ func TestATenantWithItsShareOfCallsIsRefusedAndItsNeighbourIsNot(t *testing.T) {
 		wg.Wait()
 		if s := c.backlog(); s.pending != 0 || s.tenants != 0 {
 			t.Errorf("at rest: %+v", s)
+		}
+	})
+}
+
+// TestABundleIsSharedByTheWeightsOfTheTenants: one of three times the weight has three of four calls, while both wait.
+func TestABundleIsSharedByTheWeightsOfTheTenants(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, bundles := echo(nil)
+		weights := fair.Weights[uuid.UUID]{}
+		weights.Set(tenantB, 3*fair.Usual)
+		c.ready = fair.New(callQuantum, func(p *call[int, int]) int64 { return c.cost(p.in) }, weights.Of)
+		var wg sync.WaitGroup
+		wg.Go(func() { c.do(tenantA, 99) })
+		synctest.Wait()
+		for i := range 9 {
+			wg.Go(func() { c.do(tenantA, i) })
+			wg.Go(func() { c.do(tenantB, 50+i) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		for _, b := range bundles()[1:4] {
+			heavy := 0
+			for _, in := range b {
+				if in >= 50 {
+					heavy++
+				}
+			}
+			if len(b) != 4 || heavy != 3 {
+				t.Errorf("a bundle has %d calls of the heavier tenant: %v", heavy, b)
+			}
 		}
 	})
 }

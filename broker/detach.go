@@ -35,7 +35,7 @@ func (p *popping) detach() bool {
 func (p *popping) parkDetached(conn *httpkit.Detached) {
 	p.conn = conn
 	if p.sentry == nil {
-		s, ok := conn.Stand(p.hangUp)
+		s, ok := conn.Stand(false, p.hangUp)
 		if !ok {
 			p.inPlace = true
 			p.resume(park.Ready)

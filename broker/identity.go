@@ -9,6 +9,7 @@ import (
 
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/bearer"
+	"github.com/queengate/queengate/internal/fair"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -27,6 +28,7 @@ type verifier struct {
 	cell    string
 	keys    map[string]ed25519.PublicKey
 	cache   *bearer.Cache[wire.CellClaims]
+	weights *fair.Weights[uuid.UUID]
 	clients *clients // nil without JWT
 }
 
@@ -34,8 +36,8 @@ type verifier struct {
 // for minutes, and a client its own, so a broker meets thousands.
 const maxCachedTokens = 16384
 
-func newVerifier(cfg *Config) *verifier {
-	v := &verifier{tenancy: cfg.Tenancy, cell: cfg.Cell, keys: cfg.Keys}
+func newVerifier(cfg *Config, weights *fair.Weights[uuid.UUID]) *verifier {
+	v := &verifier{weights: weights, tenancy: cfg.Tenancy, cell: cfg.Cell, keys: cfg.Keys}
 	var err error
 	if v.cache, err = bearer.NewCache[wire.CellClaims](maxCachedTokens); err != nil {
 		panic(err) // the size is ours
@@ -131,5 +133,15 @@ func (v *verifier) token(h *fasthttp.RequestHeader, now time.Time) (wire.CellCla
 		return wire.CellClaims{}, wire.Wrap(wire.Unauthorized, err)
 	}
 	v.cache.Put(token, c.Expires, c)
+	v.weights.Set(c.Tenant, weightOf(&c))
 	return c, nil
+}
+
+// weightOf is what the turns of a tenant are worth, by what a gateway states of its plan. One without a rate, and one of
+// whom an older gateway states nothing, is as usual.
+func weightOf(c *wire.CellClaims) fair.Weight {
+	if c.RequestsPerSecond == nil {
+		return fair.Usual
+	}
+	return fair.WeightOf(*c.RequestsPerSecond)
 }

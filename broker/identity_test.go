@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/queengate/queengate/internal/fair"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -184,5 +185,24 @@ func TestCapsOfTheTokenRefuseTheWholeRequest(t *testing.T) {
 	names = w.do("GET", "/internal/v1/tenants/"+tenant.String()+"/names?limit=2&after_queue=b&after_partition=Default", "", internal...).want(t, 200)
 	if names.body != `{"names":[],"more":false}` {
 		t.Error(names.body)
+	}
+}
+
+// TestATenantWeighsWhatItsNewestTokenStates, and as usual when that states nothing, as those of older gateways.
+func TestATenantWeighsWhatItsNewestTokenStates(t *testing.T) {
+	t.Parallel()
+	m := newMint(t)
+	w := setup(t, m.tenancy)
+	tenant := uuid.New()
+	small, large := 50.0, 600.0
+	for _, c := range []struct {
+		rate *float64
+		want fair.Weight
+	}{{&large, 6 * fair.Usual}, {nil, fair.Usual}, {&small, fair.Usual / 2}} {
+		token := m.token(wire.CellClaims{Tenant: tenant, Access: wire.AccessReadWrite, RequestsPerSecond: c.rate})
+		w.do("GET", "/api/v1/pop/queue/none", "", wire.HeaderTenant, tenant.String(), "Authorization", token).want(t, 204)
+		if got := w.b.weights.Of(tenant); got != c.want {
+			t.Errorf("it weighs %d, want %d", got, c.want)
+		}
 	}
 }

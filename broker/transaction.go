@@ -19,6 +19,8 @@ const (
 	// maxTransactions bounds those in the database at a time: each holds row locks, and beyond a few more of them only
 	// wait for each other. It leaves sessions to pushes, pops and acks.
 	maxTransactions = 8
+	// maxVisitors bounds those that wait for their turn, shared by fair.Budget's rule.
+	maxVisitors = 1 << 14
 	// transactionRepeats is how often a transaction is offered again whose partition was deleted, or its queue's
 	// encryption switched on, before the write.
 	transactionRepeats = 3
@@ -154,10 +156,10 @@ func (t *transactionCall) reject(i int, why string) {
 
 // run carries the transaction out, or notes why it was rolled back.
 func (t *transactionCall) run() error {
-	if !t.b.transactions.enter(t.who.tenant, databaseWait) {
+	if !t.b.transactions.Enter(t.who.tenant, 0, databaseWait, nil) {
 		return &wire.Error{Code: wire.BrokerOverloaded, Detail: "too many transactions are waiting", RetryAfter: time.Second, Outcome: wire.OutcomeNone}
 	}
-	defer t.b.transactions.leave()
+	defer t.b.transactions.Leave()
 	for range 1 + transactionRepeats {
 		if err := t.batch.resolve(t.batch.groups); err != nil {
 			return err

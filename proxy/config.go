@@ -46,6 +46,8 @@ type Config struct {
 	ProbeInterval    time.Duration // default 1 s, a quarter of it while a broker is out
 	SlowStart        time.Duration // in which a broker that came back gets its tenants again. Default 10 s, negative: at once
 	UsageInterval    time.Duration // default 5 s
+	MaxInFlight      int           // requests at brokers at a time, but for those that wait for messages. Default 1 024
+	SlotWait         time.Duration // of a request for its turn when there are so many. Default 5 s
 	MaxIdleUpstreams int           // idle connections kept per broker. Default 1 024
 	DrainDelay       time.Duration // between a red readiness and the end of service, for load balancers. Default 0
 	DrainTime        time.Duration // for requests under way when service ends. Default 25 s
@@ -106,6 +108,8 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.ProbeInterval, time.Second)
 	orDefault(&c.SlowStart, 10*time.Second)
 	orDefault(&c.UsageInterval, 5*time.Second)
+	orDefault(&c.MaxInFlight, 1_024)
+	orDefault(&c.SlotWait, 5*time.Second)
 	orDefault(&c.MaxIdleUpstreams, 1_024)
 	orDefault(&c.DrainTime, 25*time.Second)
 	return c
@@ -125,6 +129,7 @@ func (c Config) Validate() error {
 	bound(c.MaxTargetBytes > 0 && c.MaxTargetBytes <= c.MaxHeadBytes, "proxy.max_target_bytes", c.MaxTargetBytes, "1..max_head_bytes")
 	bound(c.MaxHeaders > 0, "proxy.max_headers", c.MaxHeaders, "at least 1")
 	bound(c.MaxConns > 0, "proxy.max_conns", c.MaxConns, "at least 1")
+	bound(c.MaxInFlight > 0, "proxy.max_in_flight", c.MaxInFlight, "at least 1")
 	bound(c.MaxBodyBytes > 0 && c.MaxBodyBytes <= 1<<30, "proxy.max_body_bytes", c.MaxBodyBytes, "1..1073741824")
 	bound(c.BodyBudgetBytes >= c.MaxBodyBytes, "proxy.body_budget_bytes", c.BodyBudgetBytes, "at least max_body_bytes")
 	bound(c.BodyPace > 0, "proxy.body_pace", c.BodyPace, "at least 1")
@@ -132,7 +137,7 @@ func (c Config) Validate() error {
 	for key, d := range map[string]time.Duration{
 		"proxy.body_time": c.BodyTime, "proxy.body_grace": c.BodyGrace, "proxy.head_time": c.HeadTime, "proxy.idle_time": c.IdleTime,
 		"proxy.write_time": c.WriteTime, "proxy.long_poll_max": c.LongPollMax, "proxy.upstream_time": c.UpstreamTime,
-		"proxy.connect_time": c.ConnectTime, "proxy.probe_interval": c.ProbeInterval, "proxy.usage_interval": c.UsageInterval,
+		"proxy.connect_time": c.ConnectTime, "proxy.slot_wait": c.SlotWait, "proxy.probe_interval": c.ProbeInterval, "proxy.usage_interval": c.UsageInterval,
 	} {
 		bound(d > 0, key, d, "more than 0")
 	}

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/queengate/queengate/internal/httpkit"
 )
 
@@ -31,9 +33,10 @@ const (
 	lingerBytes = 64 << 20
 )
 
-// clientConn is a client's connection as fasthttp sees it. It sits outside TLS, so that a closing TLS client is seen
-// when it says so, and adds what fasthttp lacks: a watch for the client's hang-up, a refusal that does not wait for the
-// body, the removal of unasked interim answers, a lingering close, and a write deadline that progress renews.
+// clientConn is a client's connection as fasthttp sees it, through a HoldbackConn that is made anew for a poll that goes
+// on. It sits outside TLS, so that a closing TLS client is seen when it says so, and adds what fasthttp lacks: a watch for
+// the client's hang-up, a refusal that does not wait for the body, the removal of unasked interim answers, a lingering
+// close, and a write deadline that progress renews.
 //
 // Close may be called by any goroutine, everything else belongs to the one that serves the connection.
 type clientConn struct {
@@ -51,6 +54,11 @@ type clientConn struct {
 	interim bool      // the next write is an interim answer nobody asked for
 	lingers atomic.Bool
 	closed  atomic.Bool
+}
+
+// clientOf returns the connection of a request.
+func clientOf(ctx *fasthttp.RequestCtx) *clientConn {
+	return ctx.Conn().(*httpkit.HoldbackConn).NetConn().(*clientConn)
 }
 
 // Read implements net.Conn.

@@ -39,6 +39,7 @@ type exchange struct {
 	// admission is ended by exactly one of settle and refund; nil before and afterwards.
 	admission *quota.Admission
 
+	slotted bool // it holds a slot
 	bytesIn int
 	cause   error // behind a 5xx, for the log
 }

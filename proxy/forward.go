@@ -26,25 +26,47 @@ const smallBody = 4 << 10
 // heads pools the buffers in which request heads are built, with small bodies behind them.
 var heads = sync.Pool{New: func() any { return new([]byte) }}
 
-// attempt sends the exchange's request to one broker.
+// attempt sends the exchange's request to one broker and awaits its answer. One that waits there leaves its slot.
 func (g *Gateway) attempt(ex *exchange, tok *cellToken, b *broker, k *call, body []byte, wait time.Duration, deadline time.Time) (*answer, progress, error) {
+	begin := time.Now()
+	f, err := g.depart(ex, tok, b, k, body, wait, deadline)
+	if err != nil {
+		return nil, unsent, err
+	}
+	if wait > 0 {
+		g.slots.leave(ex)
+	}
+	a, far, err := f.answer()
+	if err == nil && wait == 0 {
+		g.metrics.upstreamTime.observe(ex.route, time.Since(begin))
+	}
+	return a, far, err
+}
+
+// depart sends the exchange's request to one broker. An error says that no byte was sent.
+func (g *Gateway) depart(ex *exchange, tok *cellToken, b *broker, k *call, body []byte, wait time.Duration, deadline time.Time) (*flight, error) {
 	buf := heads.Get().(*[]byte)
+	defer heads.Put(buf)
 	*buf = appendHead((*buf)[:0], ex, tok, b.address, wait, len(body))
 	if len(body) <= smallBody {
 		*buf, body = append(*buf, body...), nil
 	}
-	begin := time.Now()
-	a, far, err := g.dialer.do(b, k, *buf, body, deadline)
-	heads.Put(buf)
+	f, err := g.dialer.send(&b.idle, b, k, *buf, body, deadline)
 	if err != nil {
-		b.fell(far, err)
-		return nil, far, err
+		b.fell(unsent, err)
 	}
-	b.answered(a)
-	if wait == 0 {
-		g.metrics.upstreamTime.observe(ex.route, time.Since(begin))
+	return f, err
+}
+
+// answer is land for a request whose end tells something about its broker.
+func (f *flight) answer() (*answer, progress, error) {
+	a, far, err := f.land()
+	if err != nil {
+		f.broker.fell(far, err)
+	} else {
+		f.broker.answered(a)
 	}
-	return a, far, nil
+	return a, far, err
 }
 
 // fell notes what a failed attempt says about the broker.
@@ -121,6 +143,19 @@ func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, 
 		defer g.metrics.parked.Dec()
 		defer c.watch(func() { k.cancel(errClientGone) })()
 	}
+	var quit chan struct{}
+	if k != nil {
+		quit = k.done
+	}
+	if !g.slots.enter(ex, g.cfg.SlotWait, quit) {
+		if k != nil && k.gave() != nil {
+			g.giveUp(ctx, c, k)
+			return
+		}
+		fail(errFull())
+		return
+	}
+	defer g.slots.leave(ex)
 	var not tried
 	var cause error
 	why := repeatUnsent

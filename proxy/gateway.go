@@ -57,12 +57,14 @@ type Gateway struct {
 	headWalls   headWalls
 	walls       *connWalls
 	loads       *loads
+	slots       *slots
 	budget      *byteBudget
 	parked      parkedPolls
 	sharedHosts map[string]struct{}
 	domains     map[string]struct{}
 
 	heldRefusals atomic.Int64
+	asleep       atomic.Int64 // polls without a handler
 	serving      atomic.Bool
 	draining     chan struct{} // closed when the drain begins
 	drainOnce    sync.Once
@@ -82,6 +84,7 @@ func New(o Options) (*Gateway, error) {
 	g := &Gateway{
 		log: o.Log, cfg: cfg, book: o.Book, verifier: o.Verifier, cells: cells, pools: cells.pools, tokens: cells.tokens,
 		dialer: cells.dialer, headWalls: headWalls{maxHeaders: cfg.MaxHeaders}, walls: newConnWalls(&cfg), loads: newLoads(),
+		slots:  newSlots(&cfg, o.Book),
 		budget: newByteBudget(&cfg), parked: parkedPolls{polls: map[*parkedPoll]struct{}{}},
 		sharedHosts: map[string]struct{}{}, domains: map[string]struct{}{}, draining: make(chan struct{}),
 	}
@@ -156,7 +159,8 @@ func (g *Gateway) drain() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.DrainTime)
 	defer cancel()
-	err := g.server.ShutdownWithContext(ctx)
+	waited := g.awaitSleepers(ctx)
+	err := errors.Join(waited, g.server.ShutdownWithContext(ctx))
 	if errors.Is(err, context.DeadlineExceeded) {
 		n := g.walls.cut()
 		// The handlers see their connections closed; their upstream deadlines end the rest.

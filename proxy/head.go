@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/queengate/queengate/wire"
 )
@@ -15,6 +16,17 @@ type head struct {
 	traceparent   []byte
 	hasAct        bool
 	framed        bool // declares a body: Content-Length above 0, or chunked
+}
+
+// clone returns a head that does not alias the request.
+func (h head) clone() head {
+	all := slices.Concat(h.host, h.authorization, h.act, h.traceparent)
+	next := func(b []byte) (c []byte) {
+		c, all = all[:len(b):len(b)], all[len(b):]
+		return c
+	}
+	h.host, h.authorization, h.act, h.traceparent = next(h.host), next(h.authorization), next(h.act), next(h.traceparent)
+	return h
 }
 
 // headWalls are the bounds of a request's head.

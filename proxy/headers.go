@@ -75,6 +75,7 @@ func (t *cellTokens) of(c *plans.Cluster, access wire.Access, subject string, no
 	}
 	claims := wire.CellClaims{
 		Subject: subject, Tenant: c.BrokerTenant, Cluster: c.Slug, Access: access, Expires: now.Add(tokenLife),
+		RequestsPerSecond: c.Limits.RequestsPerSecond, // whatever its mode: it is the tenant's weight
 	}
 	if c.Limits.Mode(plans.LimitQueues) == plans.Enforce {
 		claims.MaxQueues = c.Limits.MaxQueues

@@ -53,7 +53,7 @@ func (l *clientListener) Accept() (net.Conn, error) {
 		}
 		cc := &clientConn{Conn: c, gateway: l.gateway, addr: addr, first: httpkit.NewFirstRead(c)}
 		l.gateway.walls.keep(cc)
-		return cc, nil
+		return &httpkit.HoldbackConn{Conn: cc}, nil
 	}
 }
 

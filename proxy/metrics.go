@@ -129,6 +129,16 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 		gauge("queengate_proxy_connections", "Open client connections.", func() float64 { return float64(g.walls.open.Load()) }),
 		gauge("queengate_proxy_body_bytes", "Memory taken by request bodies.", func() float64 { return float64(g.budget.used.Load()) }),
 		gauge("queengate_proxy_held_refusals", "Refused polls whose answer is held back.", func() float64 { return float64(g.heldRefusals.Load()) }),
+		gauge("queengate_proxy_in_flight", "Requests that brokers have, but for those that wait for messages.",
+			func() float64 { return float64(g.cfg.MaxInFlight - g.slots.places.Stats().Free) }),
+		gauge("queengate_proxy_waiting_requests", "Requests that wait for a slot, since brokers have as many as they may.",
+			func() float64 { return float64(g.slots.places.Stats().Waiting) }),
+		gauge("queengate_proxy_waiting_clusters", "Clusters whose requests wait for a slot.",
+			func() float64 { return float64(g.slots.places.Stats().Owners) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "queengate_proxy_turns_total", Help: "How often the turn passed from one waiting cluster to another.",
+		}, func() float64 { return float64(g.slots.places.Stats().Turns) }),
+		gauge("queengate_proxy_sleeping_polls", "Waiting polls for which no goroutine waits.", func() float64 { return float64(g.asleep.Load()) }),
 		brokerStates{g.cells},
 	)
 	for _, why := range []string{repeatUnsent, repeatRead, repeatDrained, repeatLost} {

@@ -109,7 +109,8 @@ func TestCellTokensAreLeastAndRenewed(t *testing.T) {
 	keys := map[string]ed25519.PublicKey{wire.KeyID(pub): pub}
 	tokens := newCellTokens(key)
 	c := &plans.Cluster{ID: uuid.New(), Slug: "acme", BrokerTenant: uuid.New(), Cell: "c1", Limits: plans.Limits{
-		MaxQueues: one(int64(7)), MaxPartitionsPerQueue: one(int64(9)), Modes: map[string]plans.Mode{plans.LimitPartitions: plans.Shadow},
+		MaxQueues: one(int64(7)), MaxPartitionsPerQueue: one(int64(9)), RequestsPerSecond: one(40.0),
+		Modes: map[string]plans.Mode{plans.LimitPartitions: plans.Shadow, plans.LimitRequests: plans.Shadow},
 	}}
 	now := time.Now()
 	tok, err := tokens.of(c, wire.AccessWriteOnly, "key1", now)
@@ -130,6 +131,9 @@ func TestCellTokensAreLeastAndRenewed(t *testing.T) {
 	}
 	if claims.RetentionCeiling != nil || claims.RefuseUnbounded {
 		t.Errorf("a plan that allows queues without retention states a ceiling: %+v", claims)
+	}
+	if r := claims.RequestsPerSecond; r == nil || *r != 40 {
+		t.Error("the token does not state the rate, which is the tenant's weight even where it is only watched")
 	}
 	if lines[1] != "X-Queen-Tenant: "+c.BrokerTenant.String() {
 		t.Errorf("got %q", lines)

@@ -25,24 +25,64 @@ func pollSlack(timeout time.Duration) time.Duration { return 2 * wire.PollMargin
 // statusGone is logged for a client that hung up; it never goes over the wire.
 const statusGone = 499
 
-// poll serves a waiting pop: one broker after the other, until one answers or the poll's time is over. It holds the
+// poll is a waiting pop on its way: one broker after the other, until one answers or its time is over. It holds the
 // parking slot of its admission. While the cell has no ready broker the poll is held; it ends in 204, whatever happens
 // to brokers. It ends at once when the client hangs up, when the gateway drains, and, in the refusal its request would
 // get now, when a change takes away what it was let in for.
+//
+// It belongs to the handler that serves it. While a broker has it there need not be one: see sleep.
+type poll struct {
+	*parkedPoll
+	gateway *Gateway
+	ask     quota.Ask
+	end     time.Time
+
+	flight    *flight // at a broker; nil: at none
+	deadline  time.Time
+	changes   <-chan struct{}  // of the pool, since before the broker of the flight was chosen
+	err       error            // the last thing that went wrong
+	unwatch   func()           // ends the look-out for a hang-up; nil: nobody looks out
+	inPlace   bool             // it waits in its handler
+	woken     bool             // the flight is over, or the poll is to be looked at for another reason
+	admission *quota.Admission // while no handler has the poll
+}
+
+// poll serves a waiting pop.
 func (g *Gateway) poll(ctx *fasthttp.RequestCtx, c *clientConn, ask *quota.Ask) {
 	ex := &c.ex
+	ex.head = ex.head.clone() // the poll may outlive the request that the server has read
 	end := ex.start.Add(ex.pop.Timeout)
-	p := g.park(c, end)
-	defer g.unpark(p)
+	p := &poll{gateway: g, ask: *ask, end: end, parkedPoll: g.park(c, end)}
 	g.metrics.parked.Inc()
-	defer g.metrics.parked.Dec()
-	defer c.watch(func() { p.cancel(errClientGone) })()
+	p.serve(ctx)
+}
 
-	a, err := g.awaitAnswer(ex, p.call, end)
+// close ends the poll's part in the gateway, once.
+func (p *poll) close() {
+	if p.unwatch != nil {
+		p.unwatch()
+	}
+	p.gateway.metrics.parked.Dec()
+	p.gateway.unpark(p.parkedPoll)
+}
+
+// serve waits for the end of the poll and answers it, unless the poll goes to sleep.
+func (p *poll) serve(ctx *fasthttp.RequestCtx) {
+	asleep := false
+	defer func() {
+		if !asleep {
+			p.close()
+		}
+	}()
+	var a *answer
+	if a, asleep = p.awaitAnswer(ctx); asleep {
+		return
+	}
+	g, c, ex := p.gateway, p.conn, &p.conn.ex
 	verdict := p.verdict()
 	switch {
 	case a != nil:
-		g.conclude(ctx, c, a, ask)
+		g.conclude(ctx, c, a, &p.ask)
 		return
 	case verdict != nil:
 		g.settle(ex, quota.Outcome{})
@@ -63,70 +103,130 @@ func (g *Gateway) poll(ctx *fasthttp.RequestCtx, c *clientConn, ask *quota.Ask) 
 		return
 	}
 	g.settle(ex, quota.Outcome{})
-	ex.cause = err
+	ex.cause = p.err
 	g.degraded(ctx, c)
 }
 
-// awaitAnswer returns the answer that ends a poll, nil when its time is over or it was given up; err is the last thing
-// that went wrong. Which ends of an attempt let the poll go on elsewhere: docs/design/upstream.md.
-func (g *Gateway) awaitAnswer(ex *exchange, k *call, end time.Time) (_ *answer, err error) {
-	for key := ex.home(); ; {
-		p, tok, e := g.route(ex)
-		if e != nil {
-			// The cell's addresses may come with the next snapshot.
-			if !k.pause(pollPause, end, nil) {
-				return nil, e
-			}
-			continue
+// awaitAnswer returns the answer that ends a poll, nil when its time is over or it was given up, or says that the poll
+// sleeps. Which ends of an attempt let the poll go on elsewhere: docs/design/upstream.md.
+func (p *poll) awaitAnswer(ctx *fasthttp.RequestCtx) (a *answer, asleep bool) {
+	g, ex := p.gateway, &p.conn.ex
+	for {
+		if p.flight == nil && !p.depart() {
+			return nil, false
 		}
-		changes := p.changes()
-		b := p.pick(key, needReady, nil)
-		if b == nil {
-			if !k.pause(time.Until(end), end, changes) {
-				return nil, err
-			}
-			continue
+		if !p.woken && p.fallAsleep(ctx) {
+			return nil, true
 		}
-		left := max(time.Until(end), time.Millisecond)
-		a, far, attemptErr := g.attempt(ex, tok, b, k, nil, left, end.Add(g.cfg.LongPollGrace))
+		p.woken = false
+		p.watch()
+		f := p.flight
+		p.flight = nil
+		a, far, err := f.answer()
 		why, pause := "", pollPause
 		switch {
-		case attemptErr != nil && k.gave() != nil:
-			return nil, attemptErr
-		case attemptErr != nil:
-			g.metrics.upstreamErrors.WithLabelValues(faultKind(far, attemptErr)).Inc()
-			err = attemptErr
-			switch {
-			case far == unsent:
-				why = repeatUnsent
-			case far == sent && !ex.pop.AutoAck:
+		case err != nil && p.gave() != nil:
+			p.err = err
+			return nil, false
+		case err != nil:
+			g.metrics.upstreamErrors.WithLabelValues(faultKind(far, err)).Inc()
+			p.err = err
+			if far == sent && !ex.pop.AutoAck {
 				why = repeatLost
 			}
 		case a.status() >= 500:
-			err = brokerStatus(a.status())
+			p.err = brokerStatus(a.status())
 			if a.saysNone() {
 				why, pause = repeatUnsent, lossPause
 			}
 			a.discard()
-		case a.status() == fasthttp.StatusNoContent && time.Until(end) > pollSlack(ex.pop.Timeout):
+		case a.status() == fasthttp.StatusNoContent && time.Until(p.end) > pollSlack(ex.pop.Timeout):
 			a.discard()
 			why = repeatDrained
 		default:
-			return a, nil
+			return a, false
 		}
 		if why == "" {
 			// Messages may have gone where nobody is: the client is told, by an early end.
-			k.pause(lossPause, end, nil)
-			return nil, err
+			p.pause(lossPause, nil)
+			return nil, false
 		}
-		if !k.pause(pause, end, changes) {
-			return nil, err
+		if !p.pause(pause, p.changes) {
+			return nil, false
 		}
 		g.metrics.repeats.WithLabelValues(why).Inc()
 	}
 }
 
+// depart sends the poll to a broker, as soon as there is one that takes it. It reports false when the poll is over.
+func (p *poll) depart() bool {
+	g, ex := p.gateway, &p.conn.ex
+	for key := ex.home(); ; {
+		pool, tok, e := g.route(ex)
+		if e != nil {
+			p.err = e
+			// The cell's addresses may come with the next snapshot.
+			if !p.pause(pollPause, nil) {
+				return false
+			}
+			continue
+		}
+		if !p.enter() {
+			if !p.pause(pollPause, nil) {
+				return false
+			}
+			continue
+		}
+		p.changes = pool.changes()
+		b := pool.pick(key, needReady, nil)
+		if b == nil {
+			g.slots.leave(ex)
+			if !p.pause(time.Until(p.end), p.changes) {
+				return false
+			}
+			continue
+		}
+		p.deadline = p.end.Add(g.cfg.LongPollGrace)
+		f, err := g.depart(ex, tok, b, p.call, nil, max(time.Until(p.end), time.Millisecond), p.deadline)
+		g.slots.leave(ex)
+		if err == nil {
+			p.flight = f
+			return true
+		}
+		p.err = err
+		if p.gave() != nil {
+			return false
+		}
+		g.metrics.upstreamErrors.WithLabelValues(faultConnect).Inc()
+		if !p.pause(pollPause, p.changes) {
+			return false
+		}
+		g.metrics.repeats.WithLabelValues(repeatUnsent).Inc()
+	}
+}
+
+// enter waits for a slot in which the poll is sent: waiting at a broker it occupies none.
+func (p *poll) enter() bool {
+	if p.gateway.slots.full() {
+		p.watch()
+	}
+	return p.gateway.slots.enter(&p.conn.ex, time.Until(p.end), p.done)
+}
+
+// watch looks out for the client's hang-up for as long as a handler has the poll.
+func (p *poll) watch() {
+	if p.unwatch == nil {
+		p.unwatch = p.conn.watch(func() { p.cancel(errClientGone) })
+	}
+}
+
 // pause waits for d, a change, or the end of the poll. It reports whether the poll goes on.
+func (p *poll) pause(d time.Duration, changes <-chan struct{}) bool {
+	p.watch()
+	return p.call.pause(d, p.end, changes)
+}
+
+// pause waits for d, a change, the end or the giving up of the call. It reports whether the call goes on.
 func (k *call) pause(d time.Duration, end time.Time, changes <-chan struct{}) bool {
 	d = min(d, time.Until(end))
 	if d > 0 {

@@ -70,7 +70,7 @@ func (g *Gateway) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConf
 // Only a small body gets a moment to arrive first, unless the client waits for the interim answer: then the refusal
 // comes from handle and the connection lives on; when the body does not come, it comes from unreadable.
 func (g *Gateway) expect(ctx *fasthttp.RequestCtx) (status int) {
-	c := ctx.Conn().(*clientConn)
+	c := clientOf(ctx)
 	defer g.barrier(ctx, c, func() { status = fasthttp.StatusInternalServerError })
 	g.judge(ctx, c)
 	asked := string(ctx.Request.Header.Peek(fasthttp.HeaderExpect)) == expectedByClient
@@ -88,10 +88,14 @@ func (g *Gateway) expect(ctx *fasthttp.RequestCtx) (status int) {
 	return fasthttp.StatusContinue
 }
 
-// handle serves a request whose head has been read, and the first bytes of its body.
+// handle serves a request whose head has been read, and the first bytes of its body, or a poll that was asleep.
 func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
-	c := ctx.Conn().(*clientConn)
+	c := clientOf(ctx)
 	defer g.barrier(ctx, c, nil)
+	if p, ok := httpkit.Resumed(ctx).(*poll); ok {
+		p.resume(ctx)
+		return
+	}
 	if !c.ex.judged {
 		g.judge(ctx, c)
 	}
@@ -170,7 +174,7 @@ func (g *Gateway) barrier(ctx *fasthttp.RequestCtx, c *clientConn, then func()) 
 // unreadable answers what fasthttp could not read as a request, and refusals whose body did not arrive in time. The
 // connection ends.
 func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
-	c := ctx.Conn().(*clientConn)
+	c := clientOf(ctx)
 	defer g.barrier(ctx, c, nil)
 	if c.ex.judged && c.ex.refusal != nil {
 		g.refuse(ctx, c, closing(c.ex.refusal))

@@ -20,6 +20,8 @@ func TestMain(m *testing.M) {
 		// from its sleep only every ten seconds.
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+		// One goroutine for all sentries of a process, for its life.
+		goleak.IgnoreAnyFunction("github.com/queengate/queengate/internal/httpkit.(*lookout).run"),
 	)
 }
 

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"math"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,7 +67,7 @@ type broker struct {
 	seed    uint64
 	idle    idleConns
 	asking  idleConns // of the probes
-	polls   pollConns
+	polls   pollCalls
 
 	flags   atomic.Uint32 // standing
 	risen   atomic.Int64  // when it came back, in nanoseconds since 1970; 0: its slow start is over
@@ -301,33 +300,33 @@ func (b *broker) word() string {
 	return "ready"
 }
 
-// pollConns are the connections on which held requests wait for a broker. Safe for concurrent use.
-type pollConns struct {
-	mu    sync.Mutex // guards conns
-	conns map[net.Conn]struct{}
+// pollCalls are the held requests that wait for a broker. Safe for concurrent use.
+type pollCalls struct {
+	mu    sync.Mutex // guards calls
+	calls map[*call]struct{}
 }
 
-func (pc *pollConns) enter(c net.Conn) {
+func (pc *pollCalls) enter(k *call) {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
-	if pc.conns == nil {
-		pc.conns = map[net.Conn]struct{}{}
+	if pc.calls == nil {
+		pc.calls = map[*call]struct{}{}
 	}
-	pc.conns[c] = struct{}{}
+	pc.calls[k] = struct{}{}
 }
 
-func (pc *pollConns) leave(c net.Conn) {
+func (pc *pollCalls) leave(k *call) {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
-	delete(pc.conns, c)
+	delete(pc.calls, k)
 }
 
-// cut ends the waits: their connections are closed.
-func (pc *pollConns) cut() {
+// cut ends the waits.
+func (pc *pollCalls) cut() {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
-	for c := range pc.conns {
-		_ = c.Close() // the reader of it reports what happened
+	for k := range pc.calls {
+		k.cut()
 	}
-	pc.conns = nil
+	pc.calls = nil
 }

@@ -31,8 +31,8 @@ type upstreamDialer struct {
 // upstreamConn is one connection to a broker; it belongs to one call at a time.
 type upstreamConn struct {
 	net.Conn
-	home *idleConns // where it goes when the call is over
-	br   *bufio.Reader
+	home *idleConns      // where it goes when the call is over
+	br   *bufio.Reader   // nil while the connection is parked
 	raw  syscall.RawConn // nil when the system offers none
 	used time.Time       // when it went idle
 }
@@ -127,10 +127,11 @@ func (c *upstreamConn) fresh(now time.Time) bool {
 
 // call lets another goroutine give up an attempt that waits for a broker. Safe for concurrent use.
 type call struct {
-	// mu guards conn, cause and done.
+	// mu guards what follows, but for the channel.
 	mu    sync.Mutex
 	conn  net.Conn
 	cause error
+	wake  func()        // what is called when conn is closed under a wait that nobody reads for; must not block. nil: somebody does
 	done  chan struct{} // closed by cancel
 }
 
@@ -150,8 +151,33 @@ func (k *call) cancel(cause error) {
 	}
 	k.cause = cause
 	close(k.done)
+	k.cutLocked()
+}
+
+// cut ends the wait of an attempt, but not the call: there may be another one.
+func (k *call) cut() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cutLocked()
+}
+
+func (k *call) cutLocked() {
 	if k.conn != nil {
 		_ = k.conn.Close() // the reader of it reports what happened
+	}
+	if k.wake != nil {
+		k.wake() // and there is one soon
+	}
+}
+
+// sleeps has wake called when the call's connection is closed by cancel or cut, and at once when the call is given up
+// already. nil ends that.
+func (k *call) sleeps(wake func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.wake = wake
+	if wake != nil && k.cause != nil {
+		wake()
 	}
 }
 
@@ -239,28 +265,90 @@ func (d *upstreamDialer) do(b *broker, k *call, head, body []byte, deadline time
 
 // doOn is do on connections of a kind: probes have theirs, so that they neither take nor warm those of requests.
 func (d *upstreamDialer) doOn(idle *idleConns, b *broker, k *call, head, body []byte, deadline time.Time) (a *answer, far progress, err error) {
-	c, err := d.conn(idle, b.address, deadline)
+	f, err := d.send(idle, b, k, head, body, deadline)
 	if err != nil {
 		return nil, unsent, err
 	}
+	return f.land()
+}
+
+// flight is a request that a broker has, or has a part of, and whose answer has not been read. It ends with land.
+type flight struct {
+	broker  *broker
+	call    *call // nil: nobody can give it up
+	conn    *upstreamConn
+	sendErr error // why only a part was sent
+}
+
+// send is the first half of do. An error says that no byte was sent.
+func (d *upstreamDialer) send(idle *idleConns, b *broker, k *call, head, body []byte, deadline time.Time) (*flight, error) {
+	c, err := d.conn(idle, b.address, deadline)
+	if err != nil {
+		return nil, err
+	}
 	if !k.attach(c) {
 		idle.put(c)
-		return nil, unsent, k.detach()
+		return nil, k.detach()
 	}
+	f := &flight{broker: b, call: k, conn: c}
 	if k != nil {
-		b.polls.enter(c.Conn)
-		defer b.polls.leave(c.Conn)
+		b.polls.enter(k)
 	}
-	a, far, err = c.roundTrip(head, body, deadline)
-	if cause := k.detach(); cause != nil {
+	wrote := false
+	if err = c.SetDeadline(deadline); err == nil {
+		wrote, err = c.send(head, body)
+	}
+	if err != nil && !wrote {
+		_, _, err = f.down(nil, unsent, err)
+		return nil, err
+	}
+	f.sendErr = err
+	return f, nil
+}
+
+// land is the second half of do: it waits for the answer, until the deadline, and reads its head.
+func (f *flight) land() (*answer, progress, error) {
+	// A broker that refuses a long body may have answered before it closed; the answer tells more than the write.
+	if isTimeout(f.sendErr) {
+		return f.down(nil, sent, f.sendErr)
+	}
+	c := f.conn
+	c.awake()
+	far := sent
+	_, err := c.br.Peek(1)
+	if err == nil {
+		far = partial
+		resp := fasthttp.AcquireResponse()
+		resp.StreamBody = true
+		resp.Header.SetNoDefaultContentType(true)
+		if err = resp.ReadLimitBody(c.br, 0); err == nil {
+			if f.sendErr != nil {
+				resp.SetConnectionClose()
+			}
+			return f.down(&answer{resp: resp, conn: c}, partial, nil)
+		}
+		fasthttp.ReleaseResponse(resp)
+	}
+	if f.sendErr != nil {
+		err = f.sendErr
+	}
+	return f.down(nil, far, err)
+}
+
+// down ends the flight. One that was given up meanwhile has no answer.
+func (f *flight) down(a *answer, far progress, err error) (*answer, progress, error) {
+	if f.call != nil {
+		f.broker.polls.leave(f.call)
+	}
+	if cause := f.call.detach(); cause != nil {
 		if a != nil {
 			a.abandon()
 			a = nil
 		}
 		err = cause
 	}
-	if err != nil && a == nil {
-		_ = c.Conn.Close() // it is unusable, and err says why
+	if a == nil {
+		_ = f.conn.Close() // it is unusable, and err says why
 	}
 	return a, far, err
 }
@@ -279,7 +367,8 @@ func (d *upstreamDialer) conn(idle *idleConns, address string, deadline time.Tim
 	if err != nil {
 		return nil, err
 	}
-	c := &upstreamConn{Conn: nc, home: idle, br: bufio.NewReaderSize(nc, upstreamReadBuffer)}
+	c := &upstreamConn{Conn: nc, home: idle}
+	c.awake()
 	if sc, ok := nc.(syscall.Conn); ok {
 		if c.raw, err = sc.SyscallConn(); err != nil {
 			_ = nc.Close()
@@ -289,39 +378,24 @@ func (d *upstreamDialer) conn(idle *idleConns, address string, deadline time.Tim
 	return c, nil
 }
 
-func (c *upstreamConn) roundTrip(head, body []byte, deadline time.Time) (*answer, progress, error) {
-	if err := c.SetDeadline(deadline); err != nil {
-		return nil, unsent, err
+// upstreamReaders are the readers of connections that are not parked.
+var upstreamReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, upstreamReadBuffer) }}
+
+// awake gives a connection a reader, if it has none.
+func (c *upstreamConn) awake() {
+	if c.br == nil {
+		c.br = upstreamReaders.Get().(*bufio.Reader)
+		c.br.Reset(c.Conn)
 	}
-	wrote, err := c.send(head, body)
-	if err != nil {
-		// A broker that refuses a long body may have answered before it closed; the answer tells more than the write.
-		switch {
-		case !wrote:
-			return nil, unsent, err
-		case isTimeout(err):
-			return nil, sent, err
-		}
+}
+
+// asleep takes the reader of a connection from which nothing has been read since it was last used up.
+func (c *upstreamConn) asleep() {
+	if br := c.br; br != nil && br.Buffered() == 0 {
+		c.br = nil
+		br.Reset(nil)
+		upstreamReaders.Put(br)
 	}
-	far := sent
-	_, readErr := c.br.Peek(1)
-	if readErr == nil {
-		far = partial
-		resp := fasthttp.AcquireResponse()
-		resp.StreamBody = true
-		resp.Header.SetNoDefaultContentType(true)
-		if readErr = resp.ReadLimitBody(c.br, 0); readErr == nil {
-			if err != nil {
-				resp.SetConnectionClose()
-			}
-			return &answer{resp: resp, conn: c}, partial, nil
-		}
-		fasthttp.ReleaseResponse(resp)
-	}
-	if err == nil {
-		err = readErr
-	}
-	return nil, far, err
 }
 
 // send writes head and body with one system call where it can.

@@ -24,7 +24,10 @@ type CellClaims struct {
 	Access        Access    // the least level the route needs
 	MaxQueues     *int64    // the plan's cap, enforced by the statement that provisions
 	MaxPartitions *int64    // per queue, Default not counted
-	Expires       time.Time
+	// RequestsPerSecond is what the plan allows: the weight of the tenant where it waits beside others. nil: not stated,
+	// or no limit.
+	RequestsPerSecond *float64
+	Expires           time.Time
 
 	RetentionCeiling *int64 // seconds, above 0
 	RefuseUnbounded  bool
@@ -32,11 +35,12 @@ type CellClaims struct {
 
 type cellJWT struct {
 	jwt.RegisteredClaims
-	Tenant        string `json:"tid"`
-	Cluster       string `json:"cid"`
-	Access        string `json:"lvl"`
-	MaxQueues     *int64 `json:"mxq,omitempty"`
-	MaxPartitions *int64 `json:"mxp,omitempty"`
+	Tenant        string   `json:"tid"`
+	Cluster       string   `json:"cid"`
+	Access        string   `json:"lvl"`
+	MaxQueues     *int64   `json:"mxq,omitempty"`
+	MaxPartitions *int64   `json:"mxp,omitempty"`
+	Rate          *float64 `json:"rps,omitempty"`
 
 	RetentionCeiling *int64 `json:"rtc,omitempty"`
 	RefuseUnbounded  bool   `json:"rtr,omitempty"`
@@ -61,7 +65,7 @@ func SignCell(key ed25519.PrivateKey, cell string, c CellClaims, now time.Time) 
 			IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(c.Expires),
 		},
 		Tenant: c.Tenant.String(), Cluster: c.Cluster, Access: c.Access.String(),
-		MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions,
+		MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions, Rate: c.RequestsPerSecond,
 		RetentionCeiling: c.RetentionCeiling, RefuseUnbounded: c.RefuseUnbounded,
 	})
 	t.Header["kid"] = KeyID(key.Public().(ed25519.PublicKey))
@@ -99,7 +103,7 @@ func VerifyCell(keys map[string]ed25519.PublicKey, cell, token string, now time.
 	}
 	return CellClaims{
 		Subject: c.Subject, Tenant: tenant, Cluster: c.Cluster, Access: access,
-		MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions, Expires: c.ExpiresAt.Time,
+		MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions, RequestsPerSecond: c.Rate, Expires: c.ExpiresAt.Time,
 		RetentionCeiling: c.RetentionCeiling, RefuseUnbounded: c.RefuseUnbounded,
 	}, nil
 }

@@ -22,8 +22,8 @@ func TestCellToken(t *testing.T) {
 	}
 	keys := map[string]ed25519.PublicKey{KeyID(pub): pub}
 	now := time.Unix(1_800_000_000, 0)
-	queues := int64(5)
-	want := CellClaims{Subject: "k1", Tenant: uuid.New(), Cluster: "demo", Access: AccessWriteOnly, MaxQueues: &queues, Expires: now.Add(time.Minute), RetentionCeiling: &queues, RefuseUnbounded: true}
+	queues, rate := int64(5), 62.5
+	want := CellClaims{Subject: "k1", Tenant: uuid.New(), Cluster: "demo", Access: AccessWriteOnly, MaxQueues: &queues, RequestsPerSecond: &rate, Expires: now.Add(time.Minute), RetentionCeiling: &queues, RefuseUnbounded: true}
 	sign := func(k ed25519.PrivateKey, cell string, c CellClaims) string {
 		s, err := SignCell(k, cell, c, now)
 		if err != nil {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/queengate/queengate/broker/fair"
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/fair"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -27,10 +27,11 @@ type Pusher interface {
 
 // Config bounds a fuser. Zero values take the defaults named.
 type Config struct {
-	MaxBundlePartitions int   // 256
-	MaxBundleBytes      int64 // 8 MiB of payload
-	MaxPendingBytes     int64 // 256 MiB of payload waiting, shared by fair.Budget's rule: beyond it Push answers wire.BrokerOverloaded
-	DedupCacheBytes     int64 // 512 MiB; negative: no cache, every probe covers the whole window
+	MaxBundlePartitions int                                // 256
+	MaxBundleBytes      int64                              // 8 MiB of payload
+	MaxPendingBytes     int64                              // 256 MiB of payload waiting, shared by fair.Budget's rule: beyond it Push answers wire.BrokerOverloaded
+	Weigh               func(tenant uuid.UUID) fair.Weight // of a tenant's turns; all weigh the same
+	DedupCacheBytes     int64                              // 512 MiB; negative: no cache, every probe covers the whole window
 }
 
 func (c Config) withDefaults() Config {
@@ -116,8 +117,8 @@ type side struct {
 	queue         laneQueue
 }
 
-func newSide(limit int) side {
-	return side{limit: limit, queue: fair.New[uuid.UUID](1, func(*lane) int64 { return 1 })}
+func newSide(limit int, weigh func(uuid.UUID) fair.Weight) side {
+	return side{limit: limit, queue: fair.New(1, func(*lane) int64 { return 1 }, weigh)}
 }
 
 // next takes the lane whose turn it is, nil when none waits.
@@ -139,7 +140,7 @@ const (
 	// laneCost is what a partition in a bundle costs beside its bytes. The database takes some 13 us for each and 1.3 us
 	// for a message of 256 bytes, which with its id and frameCost is 400 here.
 	laneCost = 4 << 10
-	// quantum is what a tenant may spend per turn: seven partitions with a little each. A full bundle of such partitions
+	// quantum is what a tenant of the usual weight may spend per turn: seven partitions with a little each. A full bundle of such partitions
 	// has 36 turns.
 	quantum  = 32 << 10
 	maxSpare = 1024
@@ -153,9 +154,9 @@ func New(log *slog.Logger, db Pusher, cfg Config, landed func([]Landed)) *Fuser 
 		wakeC:   make(chan struct{}, 1),
 		drained: make(chan struct{}),
 		lanes:   make(map[int64]*lane),
-		ready:   fair.New[uuid.UUID](quantum, (*lane).least),
-		reading: newSide(maxReads),
-		solo:    newSide(maxSolos),
+		ready:   fair.New(quantum, (*lane).least, cfg.Weigh),
+		reading: newSide(maxReads, cfg.Weigh),
+		solo:    newSide(maxSolos, cfg.Weigh),
 		pace:    newPace(),
 	}
 	f.budget = fair.NewBudget[uuid.UUID](f.cfg.MaxPendingBytes)

@@ -167,7 +167,7 @@ func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.
 	g, err := proxy.New(proxy.Options{
 		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet, Months: meter.NewStore(pool),
 		Config: proxy.Config{
-			Domains: c.Domains, SharedHosts: c.SharedHosts, MaxBodyBytes: c.MaxBodyBytes, MaxConns: c.MaxConns,
+			Domains: c.Domains, SharedHosts: c.SharedHosts, MaxBodyBytes: c.MaxBodyBytes, MaxConns: c.MaxConns, MaxInFlight: c.MaxInFlight,
 			LongPollMax: c.LongPollMax, PopTimeout: all.PopTimeout, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key, Brokers: brokers,
 		},
 	})

@@ -58,6 +58,7 @@ type gatewayConfig struct {
 	SharedHosts  []string
 	MaxBodyBytes int64
 	MaxConns     int
+	MaxInFlight  int
 	LongPollMax  time.Duration
 	BookMaxAge   time.Duration
 	Brokers      []string
@@ -125,7 +126,7 @@ func defaults() *config {
 		StatementTimeout: 30 * time.Second, PopTimeout: 30 * time.Second,
 		Quota: quotaConfig{Mode: modeAuto, Budget: 25 * time.Millisecond, Fleet: 1},
 		Gateway: gatewayConfig{
-			SharedHosts: []string{"localhost", "127.0.0.1", "::1"}, MaxBodyBytes: 16 << 20, MaxConns: 50_000,
+			SharedHosts: []string{"localhost", "127.0.0.1", "::1"}, MaxBodyBytes: 16 << 20, MaxConns: 50_000, MaxInFlight: 1024,
 			LongPollMax: 90 * time.Second, DrainTime: 25 * time.Second, IssuerRefresh: 15 * time.Minute, IssuerMaxAge: 24 * time.Hour,
 			BookMaxAge: plans.DefaultMaxAge,
 		},
@@ -214,6 +215,7 @@ func (c *gatewayConfig) declare(s *conf.Set) {
 	s.List(&c.SharedHosts, "shared_hosts", "Hosts that name no cluster: it comes from the credential.", conf.Env("QUEEN_PROXY_SHARED_HOSTS"))
 	conf.Int(s, &c.MaxBodyBytes, "max_body_bytes", "Largest request body, whatever the plan says.", 1<<10, 1<<30, conf.Env("QUEEN_PROXY_MAX_BODY_BYTES"))
 	conf.Int(s, &c.MaxConns, "max_conns", "Open client connections.", 16, 1_000_000, conf.Env("QUEEN_EDGE_MAX_CONNS"))
+	conf.Int(s, &c.MaxInFlight, "max_in_flight", "Requests at brokers at a time, but for those that wait for messages. Beyond it acknowledgements go before pops and pops before pushes, and tenants take turns by the request rates of their plans.", 1, 1_000_000)
 	s.Duration(&c.LongPollMax, "long_poll_max", "Longest wait of a poll.", time.Second, 10*time.Minute, milliseconds("QUEEN_PROXY_LONGPOLL_MAX_MS", 0))
 	s.Duration(&c.BookMaxAge, "book_max_age", "How long a gateway serves the clusters, plans and keys that it knows after the control database was last heard of, from memory or, after a restart, from its data folder. Then it refuses all until the database is back.", time.Minute, plans.DefaultMaxAge)
 	s.Duration(&c.DrainDelay, "drain_delay", "How long readiness is red before the drain begins, for load balancers.", 0, 5*time.Minute)

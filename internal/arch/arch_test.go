@@ -55,13 +55,12 @@ var mayImport = map[string][]string{
 	"plans":          {"internal/datadir", "internal/pg"}, // the last-known-good file is in the data folder
 	"quota":          {"quota/...", "plans", "wire"},
 	"quota/meter":    {"internal/pg", "internal/spool"},
-	"proxy":          {"proxy/...", "plans", "quota/...", "wire", "internal/httpkit", "internal/obs"},
+	"proxy":          {"proxy/...", "plans", "quota/...", "wire", "internal/fair", "internal/httpkit", "internal/obs"},
 	"proxy/auth":     {"plans", "wire", "internal/bearer", "internal/pg"},
 	"proxy/control":  {"proxy/auth", "plans", "quota/meter", "internal/pg", "internal/httpkit"},
-	"broker":         {"broker/...", "mesh", "wire", "internal/bearer", "internal/httpkit", "internal/obs", "internal/small", "internal/spool"},
+	"broker":         {"broker/...", "mesh", "wire", "internal/bearer", "internal/fair", "internal/httpkit", "internal/obs", "internal/small", "internal/spool"},
 	"broker/store":   {"broker/segment", "wire", "internal/pg"},
-	"broker/fair":    {},
-	"broker/fuse":    {"broker/fair", "broker/store", "broker/segment", "wire", "internal/pg"},
+	"broker/fuse":    {"broker/store", "broker/segment", "wire", "internal/fair", "internal/pg"},
 	"broker/segment": {},
 	"broker/seal":    {},
 	"broker/park":    {"internal/small"},
@@ -76,7 +75,9 @@ var mayImport = map[string][]string{
 	"deploy": {"..."},
 
 	// Both sides verify signed tokens; what a token allows is each side's own business.
-	"internal/bearer":    {},
+	"internal/bearer": {},
+	// Both sides share what is scarce among tenants.
+	"internal/fair":      {},
 	"internal/conf":      {},
 	"internal/run":       {},
 	"internal/obs":       {},

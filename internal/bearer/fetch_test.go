@@ -156,8 +156,10 @@ func TestAnswersAreBoundedAndNotEchoed(t *testing.T) {
 		handler http.HandlerFunc
 		ok      bool
 	}{
-		"an error":   {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, inside, 500) }, false},
-		"a redirect": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL+"/"+inside, http.StatusFound) }, false},
+		"an error": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, inside, 500) }, false},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL+"/"+inside, http.StatusFound)
+		}, false},
 		"ten MB":     {answer(inside + strings.Repeat(" ", 10<<20)), false},
 		"long heads": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat(inside, 10_000)) }, false},
 		"a broken end": {func(w http.ResponseWriter, _ *http.Request) {

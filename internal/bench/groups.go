@@ -21,11 +21,11 @@ type group struct {
 }
 
 // groupNames are the names of groups, in order.
-var groupNames = []string{"push", "gateway", "consume", "flow", "latency", "history", "scale", "cell", "idle"}
+var groupNames = []string{"push", "gateway", "neighbour", "refuse", "consume", "flow", "latency", "history", "scale", "cell", "idle"}
 
 // groups lists the topics in the order in which they run. Those that fill the database come last.
 func (w *world) groups() []group {
-	return []group{w.pushes(), w.gateways(), w.consumption(), w.flows(), w.latencies(), w.past(), w.scale(), w.cells(), w.idleness()}
+	return []group{w.pushes(), w.gateways(), w.neighbours(), w.refusals(), w.consumption(), w.flows(), w.latencies(), w.past(), w.scale(), w.cells(), w.idleness()}
 }
 
 // kase is one thing that is measured.

@@ -69,6 +69,7 @@ func (w *world) idleness() group {
 		cases: []kase{
 			{"idle", "a broker with 10,000 queues and no traffic", w.idleCase},
 			{"parked", "a broker that holds polls", w.parkedCase},
+			{"gateway-parked", "a gateway that holds polls over TLS", w.gatewayPollsCase},
 		},
 	}
 }

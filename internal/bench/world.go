@@ -34,9 +34,12 @@ type world struct {
 	anchor     *pgxpool.Pool // a database of the same server for the anchors
 	anchorDSN  string
 	bin        string     // queengate
+	data       string     // folder of the system
 	idle       *idleWorld // made by the first case that needs it
 	cellDSN    string     // of the database of the cases about several brokers, once it is there
 	beside     []*lone    // brokers whose CPU counts as ours
+
+	neighbour *neighbour // made by the first group that needs it
 
 	broker, gateway, gatewayTLS *target
 }
@@ -45,7 +48,7 @@ type world struct {
 const anchorDatabase = "anchor"
 
 func newWorld(ctx context.Context, up *launch.Process, bin, data string) (*world, error) {
-	w := &world{up: up, bin: bin}
+	w := &world{up: up, bin: bin, data: data}
 	text, err := os.ReadFile(filepath.Join(data, "postgres", "postmaster.pid"))
 	if err != nil {
 		return nil, err

@@ -28,8 +28,10 @@ var nextRequest = []byte("GET / HTTP/1.1\r\nHost: resumed\r\n\r\n")
 // answer, and then is called, once, in a goroutine of its own, when the server has let go too: also when the connection
 // has been closed meanwhile, which Serve and Stand will say.
 //
-// The server must have KeepHijackedConns set. What is not plain HTTP/1.1 that is kept alive cannot be detached, nor can a
-// request with a body, nor anything where sentries do not stand, since a hang-up would go unseen.
+// The server must not have KeepHijackedConns set, since it would lose a read buffer each time; the closing that it does
+// without is not passed on. Its connections must be HoldbackConns: TLS may be under one, not above
+// it. What is not HTTP/1.1 that is kept alive cannot be detached, nor can a request with a body, nor anything where
+// sentries do not stand, since a hang-up would go unseen.
 func Detach(ctx *fasthttp.RequestCtx, then func(*Detached)) bool {
 	c, plain := ctx.Conn().(*HoldbackConn)
 	h := &ctx.Request.Header
@@ -43,7 +45,9 @@ func Detach(ctx *fasthttp.RequestCtx, then func(*Detached)) bool {
 		// What the server has read of requests that follow comes back before the connection is read again.
 		c.held = slices.Concat(readAll(served), c.held)
 		c.first.Done()
-		then(&Detached{c})
+		c.handed.Store(true)
+		// Not here: the server takes its reader back when this returns.
+		go then(&Detached{c})
 	})
 	return true
 }
@@ -71,8 +75,11 @@ func Resumed(ctx *fasthttp.RequestCtx) any {
 	return state
 }
 
-// Stand has a sentry look out for the client's hang-up, as the function of this name does.
-func (d *Detached) Stand(alarm func()) (s *Sentry, ok bool) { return Stand(d.c.Conn, false, alarm) }
+// Stand has a sentry look out for the client's hang-up, and with input for whatever it sends, as the function of this
+// name does.
+func (d *Detached) Stand(input bool, alarm func()) (s *Sentry, ok bool) {
+	return Stand(d.c.Conn, input, alarm)
+}
 
 // Serve has s call its handler with state, and then serve the connection until its end or until it is detached again. A
 // connection that is closed by now is served all the same, in vain. state must not be nil.

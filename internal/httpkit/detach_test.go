@@ -27,7 +27,7 @@ func setupDetach(t *testing.T, concurrency int) *detachWorld {
 	w := &detachWorld{waiting: make(chan *Detached, 64), inPlace: make(chan string, 64)}
 	w.server = &fasthttp.Server{
 		NoDefaultServerHeader: true, Logger: log.New(io.Discard, "", 0), ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience,
-		ReduceMemoryUsage: true, KeepHijackedConns: true, Concurrency: concurrency,
+		ReduceMemoryUsage: true, Concurrency: concurrency,
 		Handler: func(ctx *fasthttp.RequestCtx) {
 			if text, ok := Resumed(ctx).(string); ok {
 				ctx.SetBodyString(text)
@@ -148,7 +148,7 @@ func TestAHangUpIsSeenWhileDetached(t *testing.T) {
 			send(t, c, request("/wait"))
 			d := await(t, w.waiting)
 			gone := make(chan struct{})
-			s, ok := d.Stand(func() { close(gone) })
+			s, ok := d.Stand(false, func() { close(gone) })
 			if !ok {
 				t.Skip("no sentries on this system")
 			}

@@ -34,6 +34,7 @@ type HoldbackConn struct {
 	linger  atomic.Bool
 	reading atomic.Bool // its server waits for input
 	closed  atomic.Bool
+	handed  atomic.Bool // to the HoldbackConn of the next handler, or of whoever holds it until then
 
 	detaching bool // its handler has let go of it: see Detach
 	state     any  // what was handed over to the next handler
@@ -136,8 +137,11 @@ var lingering atomic.Int32
 // or one second of input is thrown away. A close with unread input would send a reset, which may overtake the answer.
 func (c *HoldbackConn) Linger() { c.linger.Store(true) }
 
-// Close implements net.Conn. It may take a second after Linger.
+// Close implements net.Conn. It may take a second after Linger. A connection that was detached is another one's to close.
 func (c *HoldbackConn) Close() error {
+	if c.handed.Load() {
+		return nil
+	}
 	err := c.close()
 	if w := c.watch.Load(); w != nil {
 		w.sentry.Sound()

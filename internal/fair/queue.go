@@ -7,6 +7,7 @@ package fair
 type Queue[K comparable, T any] struct {
 	quantum int64
 	need    func(T) int64
+	weigh   func(K) Weight
 	owners  map[K]*owner[K, T] // those with something waiting
 	turn    *owner[K, T]       // whose turn it is; nil when nothing waits
 	spare   *owner[K, T]       // of owners that left, linked by next
@@ -19,7 +20,7 @@ type Queue[K comparable, T any] struct {
 type owner[K comparable, T any] struct {
 	key        K
 	items      ring[T]
-	credit     int64
+	credit     int64 // in parts: the unit of costs divided by Usual
 	prev, next *owner[K, T]
 }
 
@@ -35,10 +36,14 @@ const (
 // NoLimit is the credit of an owner that is alone: it takes from nobody.
 const NoLimit = int64(1) << 62
 
-// New returns a queue. quantum is what an owner may spend per turn. need is the least that must be spent on an item when
-// its turn comes, at least 1: an owner waits for so much credit.
-func New[K comparable, T any](quantum int64, need func(T) int64) *Queue[K, T] {
-	return &Queue[K, T]{quantum: quantum, need: need, owners: map[K]*owner[K, T]{}}
+// New returns a queue. quantum is what an owner of the usual weight may spend per turn. need is the least that must be
+// spent on an item when its turn comes, at least 1: an owner waits for so much credit. weigh is asked at every turn what
+// the owner weighs; nil: all weigh the same.
+func New[K comparable, T any](quantum int64, need func(T) int64, weigh func(K) Weight) *Queue[K, T] {
+	if weigh == nil {
+		weigh = func(K) Weight { return Usual }
+	}
+	return &Queue[K, T]{quantum: quantum, need: need, weigh: weigh, owners: map[K]*owner[K, T]{}}
 }
 
 // Len returns the number of items waiting.
@@ -72,8 +77,8 @@ func (q *Queue[K, T]) Next() (item T, credit int64, ok bool) {
 		if o.alone() {
 			return item, NoLimit, true
 		}
-		if q.need(item) <= o.credit {
-			return item, o.credit, true
+		if q.need(item)*int64(Usual) <= o.credit {
+			return item, o.credit / int64(Usual), true
 		}
 		q.pass()
 	}
@@ -82,7 +87,7 @@ func (q *Queue[K, T]) Next() (item T, credit int64, ok bool) {
 // Spend charges the owner whose turn it is, by at most its credit, for a part of its first item, which stays.
 func (q *Queue[K, T]) Spend(cost int64) {
 	if o := q.turn; !o.alone() {
-		o.credit -= cost
+		o.credit -= cost * int64(Usual)
 	}
 }
 
@@ -106,7 +111,7 @@ func (q *Queue[K, T]) drop(o *owner[K, T]) {
 // pass ends a turn and begins the next.
 func (q *Queue[K, T]) pass() {
 	q.turn = q.turn.next
-	q.turn.credit += q.quantum
+	q.turn.credit += q.quantum * int64(q.weigh(q.turn.key))
 	q.turns++
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/queengate/queengate/broker/fair"
+	"github.com/queengate/queengate/internal/fair"
 )
 
 // job is an item of a test. What is left of it may be taken in parts.
@@ -28,7 +28,7 @@ func TestQueue(t *testing.T) {
 		largest := rapid.Int64Range(1, 100).Draw(t, "largest")
 		owners := rapid.IntRange(1, 5).Draw(t, "owners")
 		m := &model{
-			t: t, quantum: quantum, largest: largest, queue: fair.New[int](quantum, (*job).need),
+			t: t, quantum: quantum, largest: largest, queue: fair.New[int](quantum, (*job).need, nil),
 			waiting: make([][]*job, owners), served: make([]int64, owners), since: map[[2]int]stretch{},
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -177,7 +177,7 @@ func TestAnArrivalWaitsOneTurnOfEachPerQuantum(t *testing.T) {
 		floods := rapid.IntRange(1, 6).Draw(t, "floods")
 		cost := rapid.Int64Range(1, 50).Draw(t, "cost")
 		largest := rapid.Int64Range(1, 30).Draw(t, "largest")
-		q := fair.New[int](quantum, (*job).need)
+		q := fair.New[int](quantum, (*job).need, nil)
 		flood := func(k int) { q.Push(k, &job{owner: k, cost: largest, part: largest}) }
 		for range 100 {
 			for k := range floods {
@@ -210,7 +210,7 @@ func TestAnArrivalWaitsOneTurnOfEachPerQuantum(t *testing.T) {
 // TestIdlingLeavesNothing: who goes idle keeps no credit, and the queue no memory of it.
 func TestIdlingLeavesNothing(t *testing.T) {
 	t.Parallel()
-	q := fair.New[int](10, (*job).need)
+	q := fair.New[int](10, (*job).need, nil)
 	take := func() int {
 		j, _, _ := q.Next()
 		q.Take(j.cost)
@@ -245,7 +245,7 @@ func TestIdlingLeavesNothing(t *testing.T) {
 // TestAFloodSharesWithALoneCall: fifty items of one and one of the other, for a reader who must see the behaviour.
 func TestAFloodSharesWithALoneCall(t *testing.T) {
 	t.Parallel()
-	q := fair.New[string](3, func(string) int64 { return 1 })
+	q := fair.New[string](3, func(string) int64 { return 1 }, nil)
 	for range 50 {
 		q.Push("flood", "flood")
 	}
@@ -263,7 +263,7 @@ func TestAFloodSharesWithALoneCall(t *testing.T) {
 }
 
 func TestASteadyStateAllocatesNothing(t *testing.T) {
-	q := fair.New[int](3, func(int) int64 { return 1 })
+	q := fair.New[int](3, func(int) int64 { return 1 }, nil)
 	b := fair.NewBudget[int](1000)
 	round := func() {
 		for k := range 20 {
@@ -288,7 +288,7 @@ func TestASteadyStateAllocatesNothing(t *testing.T) {
 func BenchmarkQueue(b *testing.B) {
 	for _, owners := range []int{1, 10, 10_000} {
 		b.Run(fmt.Sprintf("owners=%d", owners), func(b *testing.B) {
-			q := fair.New[int](4, func(int) int64 { return 1 })
+			q := fair.New[int](4, func(int) int64 { return 1 }, nil)
 			for k := range owners {
 				for range 8 {
 					q.Push(k, k)

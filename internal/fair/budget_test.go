@@ -5,7 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/queengate/queengate/broker/fair"
+	"github.com/queengate/queengate/internal/fair"
 )
 
 func TestWhoeverFloodsFillsItsShareOnly(t *testing.T) {
