@@ -9,6 +9,7 @@ import (
 
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -21,7 +22,7 @@ func (b *Broker) ack(x *exchange) error {
 	}
 	results := make([]wire.AckResult, len(req.Items))
 	groups, places := b.ackGroups(x.who.tenant, &req, results)
-	calls := b.acks.do(x.who.tenant, groups...)
+	calls := b.acks.doFor(x.span, x.who.tenant, groups...)
 	var refusal *wire.Error
 	decided := false
 	for i := range calls {
@@ -153,6 +154,7 @@ func (b *Broker) extend(x *exchange) error {
 	var expires time.Time
 	ctx, cancel := b.database()
 	defer cancel()
+	span := x.span.Child("extend", tracing.Client)
 	if parts != nil {
 		ids := make([]int64, len(parts))
 		for i := range parts {
@@ -162,6 +164,7 @@ func (b *Broker) extend(x *exchange) error {
 	} else {
 		renewed, expires, err = b.db.Extend(ctx, x.who.tenant, id, n)
 	}
+	endTrip(span, tracing.Cargo{Requests: 1, Items: 1}, err)
 	if err != nil {
 		return err
 	}

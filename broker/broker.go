@@ -36,6 +36,7 @@ import (
 	"github.com/queengate/queengate/internal/bearer"
 	"github.com/queengate/queengate/internal/fair"
 	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -145,6 +146,7 @@ type Deps struct {
 	Listener net.Listener                // nil: Run listens on Config.Addr
 	Spool    Spool                       // where pushes wait while the database is away; nil: they are refused
 	Mesh     Mesh                        // to the other brokers of the cell; nil: there are none, or they hear by the feed
+	Tracer   *tracing.Tracer             // nil: no traces
 }
 
 // Broker serves one cell's tenants. New does no I/O; Run does all.
@@ -164,6 +166,7 @@ type Broker struct {
 	leases   *leaseRegistry
 	verifier *verifier
 	metrics  *metrics
+	tracer   *tracing.Tracer // nil: off
 	pinger   *pinger
 	clock    clock
 	feed     feed
@@ -211,7 +214,7 @@ const maxHeadBytes = 32 << 10
 
 // New returns a broker. cfg must have passed Validate.
 func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
-	b := &Broker{log: log, db: deps.Store, deps: deps, cfg: cfg.withDefaults()}
+	b := &Broker{log: log, db: deps.Store, deps: deps, cfg: cfg.withDefaults(), tracer: deps.Tracer}
 	b.names = newNames()
 	b.weights = &fair.Weights[uuid.UUID]{}
 	b.cfg.Fuse.Weigh = b.weights.Of
@@ -232,7 +235,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.idle.free = debug.FreeOSMemory
 	b.pinger = &pinger{ping: deps.Ping}
 	b.claims = newCombiner(bundling[store.Claim, []store.Claimed, claimKey]{
-		run: func(cs []store.Claim) ([][]store.Claimed, error) {
+		name: "claim", run: func(cs []store.Claim) ([][]store.Claimed, error) {
 			ctx, cancel := b.database()
 			defer cancel()
 			return b.db.ClaimBundle(ctx, cs)
@@ -243,18 +246,20 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 			}
 		},
 		// What a claim costs goes with the partitions it looks at.
-		cost: func(c store.Claim) int64 { return int64(max(len(c.Candidates), 1)) },
-		max:  maxClaimsPerBundle, note: b.metrics.bundle("pop"),
+		cost:  func(c store.Claim) int64 { return int64(max(len(c.Candidates), 1)) },
+		items: func(c store.Claim) int { return len(c.Candidates) },
+		max:   maxClaimsPerBundle, note: b.metrics.bundle("pop"),
 	}, b.weights.Of)
 	b.acks = newCombiner(bundling[store.AckGroup, store.AckVerdict, ackKey]{
-		run: func(gs []store.AckGroup) ([]store.AckVerdict, error) {
+		name: "ack", run: func(gs []store.AckGroup) ([]store.AckVerdict, error) {
 			ctx, cancel := b.database()
 			defer cancel()
 			return b.db.AckBundle(ctx, gs)
 		},
-		keys: func(g store.AckGroup, each func(ackKey)) { each(ackKey{g.Tenant, g.Partition, g.Group}) },
-		cost: func(g store.AckGroup) int64 { return 1 + int64(len(g.Items))/ackItemsPerCost },
-		max:  maxAcksPerBundle, note: b.metrics.bundle("ack"),
+		keys:  func(g store.AckGroup, each func(ackKey)) { each(ackKey{g.Tenant, g.Partition, g.Group}) },
+		cost:  func(g store.AckGroup) int64 { return 1 + int64(len(g.Items))/ackItemsPerCost },
+		items: func(g store.AckGroup) int { return len(g.Items) },
+		max:   maxAcksPerBundle, note: b.metrics.bundle("ack"),
 	}, b.weights.Of)
 	b.conns = newConns()
 	b.server = &fasthttp.Server{

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/queengate/queengate/internal/fair"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -34,11 +35,13 @@ type combiner[In, Out any, K comparable] struct {
 
 // bundling says what a combiner combines.
 type bundling[In, Out any, K comparable] struct {
-	run  func([]In) ([]Out, error) // the outputs answer the inputs in order
-	keys func(In, func(K))
-	cost func(In) int64                   // at least 1: what the call takes of its tenant's turns of callQuantum
-	max  int                              // calls per bundle
-	note func(items int, d time.Duration) // observes a flight
+	name  string                    // of the round trip, in traces
+	run   func([]In) ([]Out, error) // the outputs answer the inputs in order
+	keys  func(In, func(K))
+	cost  func(In) int64                   // at least 1: what the call takes of its tenant's turns of callQuantum
+	items func(In) int                     // of a call, for traces
+	max   int                              // calls per bundle
+	note  func(items int, d time.Duration) // observes a flight
 }
 
 type call[In, Out any] struct {
@@ -46,6 +49,7 @@ type call[In, Out any] struct {
 	out  Out
 	err  error
 	done *sync.WaitGroup
+	span tracing.Span // of the request that makes the call
 
 	tenant uuid.UUID
 	waits  int              // for how many calls that share a key with it
@@ -77,6 +81,11 @@ func newCombiner[In, Out any, K comparable](b bundling[In, Out, K], weigh func(u
 // do runs ins of one tenant, together where their keys allow it, and waits for all of them. When too many calls of the
 // tenant are waiting, each of ins has the error wire.BrokerOverloaded and none was run.
 func (c *combiner[In, Out, K]) do(tenant uuid.UUID, ins ...In) []call[In, Out] {
+	return c.doFor(tracing.Span{}, tenant, ins...)
+}
+
+// doFor is do for a request with a span: the round trips of its calls are below it.
+func (c *combiner[In, Out, K]) doFor(span tracing.Span, tenant uuid.UUID, ins ...In) []call[In, Out] {
 	if len(ins) == 0 {
 		return nil
 	}
@@ -84,7 +93,7 @@ func (c *combiner[In, Out, K]) do(tenant uuid.UUID, ins ...In) []call[In, Out] {
 	var done sync.WaitGroup
 	done.Add(len(ins))
 	for i, in := range ins {
-		calls[i] = call[In, Out]{in: in, done: &done, tenant: tenant}
+		calls[i] = call[In, Out]{in: in, done: &done, span: span, tenant: tenant}
 	}
 	c.mu.Lock()
 	if !c.budget.Hold(tenant, int64(len(ins))) {
@@ -244,14 +253,20 @@ func (c *combiner[In, Out, K]) flyParts(batch []*call[In, Out]) {
 }
 
 func (c *combiner[In, Out, K]) try(batch []*call[In, Out]) (err error) {
+	var trip tracing.Trip
+	began := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
 			err = &panicError{p}
+		}
+		if !trip.Empty() {
+			trip.End(c.name, began, c.cargo(batch), codeOf(err))
 		}
 	}()
 	ins := make([]In, len(batch))
 	for i, p := range batch {
 		ins[i] = p.in
+		trip.Board(p.span)
 	}
 	outs, err := c.run(ins)
 	if err != nil {
@@ -275,4 +290,13 @@ func (e *panicError) Error() string { return fmt.Sprintf("panic in a bundle: %v"
 func splittable(err error) bool {
 	var e *wire.Error
 	return errors.As(err, &e) && e.Code != wire.DatabaseUnavailable && e.Outcome != wire.OutcomeUnknown
+}
+
+// cargo counts what a bundle carries, for traces.
+func (c *combiner[In, Out, K]) cargo(batch []*call[In, Out]) tracing.Cargo {
+	all := tracing.Cargo{Requests: len(batch)}
+	for _, p := range batch {
+		all.Items += c.items(p.in)
+	}
+	return all
 }

@@ -112,7 +112,7 @@ func (p *popping) settleSealed(got *claimed, a *wire.PopAnswer) error {
 		return nil
 	}
 	var failed error
-	for _, c := range p.b.acks.do(p.key.Tenant, groups...) {
+	for _, c := range p.b.acks.doFor(p.x.span, p.key.Tenant, groups...) {
 		switch err := cmp.Or(c.err, c.out.Err); {
 		case err != nil:
 			failed = err
@@ -214,7 +214,7 @@ func (p *popping) release(got *claimed) {
 			Items: []store.AckItem{{Hash: p.b.firstHash(v), Status: wire.AckRetry, Offset: v.After + 1}},
 		})
 	}
-	for _, c := range p.b.acks.do(p.key.Tenant, groups...) {
+	for _, c := range p.b.acks.doFor(p.x.span, p.key.Tenant, groups...) {
 		if c.err != nil {
 			p.b.log.Warn("a lease could not be released", "request_id", p.x.requestID, "err", c.err)
 			continue

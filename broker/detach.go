@@ -69,6 +69,7 @@ func (p *popping) resume(w park.Wake) {
 	}
 	// The server has no place for it and has closed the connection.
 	p.close()
+	p.x.span.End()
 	p.b.metrics.inFlight.Add(-1)
 	p.b.detached.Add(-1)
 }

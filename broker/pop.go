@@ -408,7 +408,7 @@ func (p *popping) claim(ids []int64, queues []string, gates []store.Gate) (*clai
 	} else {
 		c.Gates = gates
 	}
-	call := p.b.claims.do(p.key.Tenant, c)[0]
+	call := p.b.claims.doFor(p.x.span, p.key.Tenant, c)[0]
 	if call.err != nil {
 		p.unsure = p.q.AutoAck && wire.AsError(call.err).Outcome == wire.OutcomeUnknown
 		return nil, true, call.err

@@ -13,6 +13,7 @@ import (
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -30,7 +31,7 @@ var errQueueChanging = &wire.Error{Code: wire.QueueChanging, RetryAfter: time.Se
 // nothing. Payloads alias the request body, which stays in place until the handler returns.
 func (b *Broker) push(x *exchange) error {
 	p := pushBatches.Get().(*pushBatch)
-	p.b, p.who = b, &x.who
+	p.b, p.who, p.span = b, &x.who, x.span
 	err := p.run(x)
 	p.free() // not after a panic: then the fuser may still have its frames
 	return err
@@ -105,6 +106,7 @@ func (p *pushBatch) repeat() {
 type pushBatch struct {
 	b       *Broker
 	who     *identity
+	span    tracing.Span // of the request
 	items   []pushPlace
 	groups  []*pushGroup
 	byName  map[store.Pair]*pushGroup // of groups, once they are many
@@ -154,7 +156,7 @@ func (p *pushBatch) reset() {
 	clear(p.items)
 	clear(p.answer)
 	p.items, p.groups, p.answer, p.byName = p.items[:0], p.groups[:0], p.answer[:0], nil
-	p.b, p.who = nil, nil
+	p.b, p.who, p.span = nil, nil, tracing.Span{}
 }
 
 // pushPlace says where the verdict of one item stands. Items that repeat a transaction id share the first one's place.
@@ -265,7 +267,9 @@ func (p *pushBatch) resolve(groups []*pushGroup) error {
 	version := p.b.names.version.Load()
 	ctx, cancel := p.b.database()
 	defer cancel()
+	span := p.span.Child("provision", tracing.Client)
 	found, err := p.b.db.Provision(ctx, p.who.tenant, pairs, p.who.caps)
+	endTrip(span, tracing.Cargo{Requests: 1, Items: len(pairs)}, err)
 	if err != nil {
 		return err
 	}
@@ -316,7 +320,7 @@ func (p *pushBatch) startUnsure(g *pushGroup, window time.Duration, frames []seg
 		done()
 		return
 	}
-	p.b.fuser.StartUnsure(g.partition, window, stored, out, done)
+	p.b.fuser.StartFor(p.span, g.partition, window, stored, out, done)
 }
 
 // missing returns the groups with frames whose partition had vanished, or is encrypted since it was resolved, prepared

@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -21,6 +22,7 @@ type exchange struct {
 	route     *wire.Route
 	params    wire.Params
 	who       identity
+	span      tracing.Span
 	gone      bool   // the client hung up: there is nobody to answer
 	parked    bool   // it has been detached, and another call of serve will answer
 	preface   []byte // members, each with its comma, that stand before those of an error body
@@ -177,6 +179,10 @@ func (b *Broker) dispatch(x *exchange) error {
 	if missing != nil {
 		return missing
 	}
+	if b.tracer != nil && x.route.Tenant {
+		// With tenancy the caller has just proved that it is a gateway of the cell.
+		x.span = b.tracer.Serve(x.route.Name(), x.begin, h.Peek("Traceparent"), b.cfg.Tenancy)
+	}
 	return handlers[x.route.Op](b, x)
 }
 
@@ -213,6 +219,7 @@ func (b *Broker) conclude(x *exchange, e *wire.Error) {
 		b.metrics.work.requests.Add(1)
 	}
 	b.metrics.request(a.Route, a.Status, a.Duration)
+	a.EndSpan(x.span)
 	a.Log(b.log)
 }
 

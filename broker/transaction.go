@@ -12,6 +12,7 @@ import (
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -40,7 +41,7 @@ func (b *Broker) transaction(x *exchange) error {
 			return err
 		}
 	}
-	t := newTransaction(b, &x.who, &req)
+	t := newTransaction(b, x, &req)
 	if t.rejected == nil {
 		if err := t.run(); err != nil {
 			return err
@@ -85,8 +86,9 @@ type transactionCall struct {
 // ackPlace says where the verdict of an ack stands.
 type ackPlace struct{ group, item int }
 
-func newTransaction(b *Broker, who *identity, req *wire.Transaction) *transactionCall {
-	t := &transactionCall{b: b, who: who, req: req, batch: &pushBatch{b: b, who: who}}
+func newTransaction(b *Broker, x *exchange, req *wire.Transaction) *transactionCall {
+	who := &x.who
+	t := &transactionCall{b: b, who: who, req: req, batch: &pushBatch{b: b, who: who, span: x.span}}
 	for i := range req.Pushes {
 		p := &req.Pushes[i]
 		t.batch.add(p.PushItem)
@@ -203,8 +205,11 @@ func (t *transactionCall) attempt() error {
 	// bound.
 	ctx, cancel := context.WithTimeout(context.Background(), databaseWait)
 	defer cancel()
+	span := t.batch.span.Child("transaction", tracing.Client)
 	var err error
-	if t.verdict, err = t.b.db.Transact(ctx, &t.in); err != nil || t.verdict.Status != store.TransactionCommitted {
+	t.verdict, err = t.b.db.Transact(ctx, &t.in)
+	endTrip(span, tracing.Cargo{Requests: 1, Items: len(t.req.Pushes) + len(t.req.Acks), Lanes: len(groups)}, err)
+	if err != nil || t.verdict.Status != store.TransactionCommitted {
 		return err
 	}
 	landed := make([]fuse.Landed, 0, len(groups))

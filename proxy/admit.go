@@ -7,6 +7,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy/auth"
 	"github.com/queengate/queengate/quota"
@@ -29,7 +30,11 @@ func (g *Gateway) judgeHead(rh *fasthttp.RequestHeader, c *clientConn) *wire.Err
 	if ex.head, e = g.headWalls.scanHead(rh.RawHeaders(), rh.IsHTTP11()); e != nil {
 		return e
 	}
-	if e = g.classify(rh, ex); e != nil {
+	e = g.classify(rh, ex)
+	if g.tracer != nil {
+		ex.span = g.tracer.Serve(ex.route.Name(), ex.start, ex.head.traceparent, false)
+	}
+	if e != nil {
 		return e
 	}
 	if answersItself(ex.route) {
@@ -51,6 +56,7 @@ func (g *Gateway) judgeHead(rh *fasthttp.RequestHeader, c *clientConn) *wire.Err
 		return e
 	}
 	if ex.report, e = g.gate.AskHead(cluster, ex.principal.Key, ex.route.Cost, ex.start); e != nil {
+		endAdmission(ex.span.Child(spanAdmission, tracing.Internal), &ex.report, e)
 		return e
 	}
 	return g.judgeBody(rh, ex)
@@ -109,6 +115,7 @@ func (g *Gateway) judgeBody(rh *fasthttp.RequestHeader, ex *exchange) *wire.Erro
 // a refusal because of a count is looked at once more with fresh names, since other gateways delete too.
 func (g *Gateway) admit(ex *exchange, ask *quota.Ask) (*quota.Admission, quota.Report, *wire.Error) {
 	ctx := context.Background() // the gate bounds its listings itself
+	span := ex.span.Child(spanAdmission, tracing.Internal)
 	counts := len(ask.Pairs) > 0
 	if counts {
 		if err := g.gate.EnsureSeeded(ctx, ex.cluster); err != nil {
@@ -120,6 +127,7 @@ func (g *Gateway) admit(ex *exchange, ask *quota.Ask) (*quota.Admission, quota.R
 		e.Limit.Limit > 0 && g.gate.Recount(ctx, ex.cluster) {
 		a, report, e = g.gate.Admit(ex.cluster, ask, time.Now())
 	}
+	endAdmission(span, &report, e)
 	return a, report, e
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy/auth"
 	"github.com/queengate/queengate/quota"
@@ -31,6 +32,7 @@ type exchange struct {
 	cluster *plans.Cluster // nil before the credential and the host are settled
 	load    *clusterLoad
 	subject string // of the principal
+	span    tracing.Span
 
 	principal auth.Principal
 	report    quota.Report
@@ -80,6 +82,7 @@ func (g *Gateway) finish(ex *exchange, status int, code wire.Code, limit string,
 	if ex.cluster != nil {
 		a.Cluster, a.Tenant = ex.cluster.Slug, ex.cluster.Tenant
 	}
+	a.EndSpan(ex.span)
 	a.Log(g.log)
 }
 
@@ -127,6 +130,7 @@ func (g *Gateway) answerRefusal(ctx *fasthttp.RequestCtx, c *clientConn, e *wire
 		ex.cause = e.Unwrap()
 	}
 	setLimitHeaders(&ctx.Response.Header, &ex.report)
+	ex.stateTrace(&ctx.Response.Header)
 	httpkit.WriteError(ctx, e, ex.id)
 	limit := ""
 	if e.Limit != nil {

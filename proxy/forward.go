@@ -12,6 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/quota"
 	"github.com/queengate/queengate/wire"
 )
@@ -45,13 +46,20 @@ func (g *Gateway) attempt(ex *exchange, tok *cellToken, b *broker, k *call, body
 
 // depart sends the exchange's request to one broker. An error says that no byte was sent.
 func (g *Gateway) depart(ex *exchange, tok *cellToken, b *broker, k *call, body []byte, wait time.Duration, deadline time.Time) (*flight, error) {
+	span := ex.span.Child("upstream", tracing.Client)
 	buf := heads.Get().(*[]byte)
 	defer heads.Put(buf)
-	*buf = appendHead((*buf)[:0], ex, tok, b.address, wait, len(body))
+	*buf = appendHead((*buf)[:0], ex, tok, span, b.address, wait, len(body))
 	if len(body) <= smallBody {
 		*buf, body = append(*buf, body...), nil
 	}
 	f, err := g.dialer.send(&b.idle, b, k, *buf, body, deadline)
+	switch {
+	case err == nil:
+		f.span = span
+	case span.Sampled():
+		endAttempt(span, b, nil, unsent, err)
+	}
 	if err != nil {
 		b.fell(unsent, err)
 	}
@@ -61,6 +69,9 @@ func (g *Gateway) depart(ex *exchange, tok *cellToken, b *broker, k *call, body 
 // answer is land for a request whose end tells something about its broker.
 func (f *flight) answer() (*answer, progress, error) {
 	a, far, err := f.land()
+	if f.span.Sampled() {
+		endAttempt(f.span, f.broker, a, far, err)
+	}
 	if err != nil {
 		f.broker.fell(far, err)
 	} else {
@@ -330,6 +341,7 @@ func (g *Gateway) degraded(ctx *fasthttp.RequestCtx, c *clientConn) {
 func (g *Gateway) noContent(ctx *fasthttp.RequestCtx, c *clientConn) {
 	h := &ctx.Response.Header
 	httpkit.SetRequestID(h, c.ex.id)
+	c.ex.stateTrace(h)
 	setLimitHeaders(h, &c.ex.report)
 	if pop := &c.ex.pop; pop.Conflation {
 		h.SetContentType(httpkit.ContentTypeJSON)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -74,7 +75,7 @@ func FuzzTarget(f *testing.F) {
 			}
 			ex.query = query
 		}
-		sent := appendHead(nil, ex, &cellToken{lines: []byte("A: b\r\n")}, "broker:1", ex.pop.Timeout, 0)
+		sent := appendHead(nil, ex, &cellToken{lines: []byte("A: b\r\n")}, tracing.Span{}, "broker:1", ex.pop.Timeout, 0)
 		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(sent)))
 		if err != nil {
 			t.Fatalf("%q is forwarded as %q: %v", target, sent, err)

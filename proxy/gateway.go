@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy/auth"
 	"github.com/queengate/queengate/quota"
@@ -37,6 +38,7 @@ type Options struct {
 	Metrics  prometheus.Registerer
 	Fleet    *quota.FleetOptions // how limits are shared with other gateways; nil: this one is alone
 	Months   quota.Months        // where monthly use is kept; nil: it begins with the gateway
+	Tracer   *tracing.Tracer     // nil: no traces
 }
 
 // Gateway serves the data path on any number of listeners. Its methods are safe for concurrent use unless they say
@@ -53,6 +55,7 @@ type Gateway struct {
 	dialer   *upstreamDialer
 	server   *fasthttp.Server
 	metrics  *metrics
+	tracer   *tracing.Tracer // nil: off
 
 	headWalls   headWalls
 	walls       *connWalls
@@ -83,7 +86,7 @@ func New(o Options) (*Gateway, error) {
 	cells := newCells(o.Log, &cfg, o.Book)
 	g := &Gateway{
 		log: o.Log, cfg: cfg, book: o.Book, verifier: o.Verifier, cells: cells, pools: cells.pools, tokens: cells.tokens,
-		dialer: cells.dialer, headWalls: headWalls{maxHeaders: cfg.MaxHeaders}, walls: newConnWalls(&cfg), loads: newLoads(),
+		dialer: cells.dialer, tracer: o.Tracer, headWalls: headWalls{maxHeaders: cfg.MaxHeaders}, walls: newConnWalls(&cfg), loads: newLoads(),
 		slots:  newSlots(&cfg, o.Book),
 		budget: newByteBudget(&cfg), parked: parkedPolls{polls: map[*parkedPoll]struct{}{}},
 		sharedHosts: map[string]struct{}{}, domains: map[string]struct{}{}, draining: make(chan struct{}),

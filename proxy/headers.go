@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/quota"
 	"github.com/queengate/queengate/wire"
@@ -110,8 +111,9 @@ func (t *cellTokens) of(c *plans.Cluster, access wire.Access, subject string, no
 }
 
 // appendHead appends the head of the request a broker gets. Nothing in it is a byte the client sent: path and query
-// are written from their parsed form, headers come from an allow-list. wait is the rest of a waiting poll's time.
-func appendHead(dst []byte, ex *exchange, tok *cellToken, address string, wait time.Duration, bodyLen int) []byte {
+// are written from their parsed form, headers come from an allow-list. wait is the rest of a waiting poll's time, span
+// what the broker continues.
+func appendHead(dst []byte, ex *exchange, tok *cellToken, span tracing.Span, address string, wait time.Duration, bodyLen int) []byte {
 	r := ex.route
 	dst = append(dst, r.Method...)
 	dst = append(dst, ' ')
@@ -134,9 +136,9 @@ func appendHead(dst []byte, ex *exchange, tok *cellToken, address string, wait t
 	dst = append(dst, tok.lines...)
 	dst = append(dst, wire.HeaderRequestID+": "...)
 	dst = append(dst, ex.id...)
-	if isTraceparent(ex.head.traceparent) {
+	if span.Exists() {
 		dst = append(dst, "\r\ntraceparent: "...)
-		dst = append(dst, ex.head.traceparent...)
+		dst = span.AppendTraceparent(dst)
 	}
 	if bodyLen > 0 {
 		dst = append(dst, "\r\nContent-Type: application/json"...)
@@ -146,27 +148,6 @@ func appendHead(dst []byte, ex *exchange, tok *cellToken, address string, wait t
 		dst = strconv.AppendInt(dst, int64(bodyLen), 10)
 	}
 	return append(dst, "\r\n\r\n"...)
-}
-
-// isTraceparent accepts a version 00 trace context (W3C Trace Context, 3.2).
-func isTraceparent(b []byte) bool {
-	const form = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
-	if len(b) != len(form) || b[0] != '0' || b[1] != '0' || b[2] != '-' || b[35] != '-' || b[52] != '-' {
-		return false
-	}
-	hex := func(b []byte) (ok, nonZero bool) {
-		for _, c := range b {
-			if !isDigit(c) && (c < 'a' || c > 'f') {
-				return false, false
-			}
-			nonZero = nonZero || c != '0'
-		}
-		return true, nonZero
-	}
-	trace, someTrace := hex(b[3:35])
-	span, someSpan := hex(b[36:52])
-	flags, _ := hex(b[53:])
-	return trace && someTrace && span && someSpan && flags
 }
 
 // names are header names as bytes: they are set on every answer, and fasthttp would normalise a string each time.

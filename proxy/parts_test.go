@@ -161,24 +161,6 @@ func TestCellTokensAreLeastAndRenewed(t *testing.T) {
 	}
 }
 
-func TestTraceparent(t *testing.T) {
-	t.Parallel()
-	for s, want := range map[string]bool{
-		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01": true,
-		"": false,
-		"00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01":   false,
-		"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01":   false,
-		"00-00000000000000000000000000000000-b7ad6b7169203331-01":   false,
-		"00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01":   false,
-		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0x":   false,
-		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x": false,
-	} {
-		if got := isTraceparent([]byte(s)); got != want {
-			t.Errorf("%q: %v", s, got)
-		}
-	}
-}
-
 func TestPairsAreDistinct(t *testing.T) {
 	t.Parallel()
 	var s pairSet

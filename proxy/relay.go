@@ -32,6 +32,7 @@ func (g *Gateway) relay(ctx *fasthttp.RequestCtx, c *clientConn, a *answer) {
 	status := a.status()
 	ctx.Response.SetStatusCode(status)
 	httpkit.SetRequestID(h, ex.id)
+	ex.stateTrace(h)
 	setLimitHeaders(h, &ex.report)
 	for _, name := range relayedHeaders {
 		if v := a.resp.Header.PeekCanonical(name); len(v) > 0 {

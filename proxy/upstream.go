@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/internal/tracing"
 )
 
 // progress is how far an attempt has come, as far as this side can tell.
@@ -278,6 +280,7 @@ type flight struct {
 	call    *call // nil: nobody can give it up
 	conn    *upstreamConn
 	sendErr error // why only a part was sent
+	span    tracing.Span
 }
 
 // send is the first half of do. An error says that no byte was sent.

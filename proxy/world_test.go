@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy/auth"
 	"github.com/queengate/queengate/quota"
@@ -76,6 +77,7 @@ type options struct {
 	address string // of the broker, instead of a scripted one
 	foreign *auth.ForeignConfig
 	fleet   *quota.FleetOptions
+	tracer  *tracing.Tracer
 }
 
 func setup(t testing.TB, o options) *world {
@@ -120,7 +122,7 @@ func setup(t testing.TB, o options) *world {
 	}
 	w.gateway, err = New(Options{
 		Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelDebug})), Config: cfg, Book: w.book,
-		Verifier: verifier, Metrics: w.metrics, Fleet: o.fleet,
+		Verifier: verifier, Metrics: w.metrics, Fleet: o.fleet, Tracer: o.tracer,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ type batch struct {
 	bytes    int64           // of what is live, once it has been offered
 	alone    bool            // its next offer is a call of its own
 	slow     bool            // it was part of a call that ran out of time
+	traced   bool            // some of its requests are
 }
 
 // nothing is the watermark of who knows nothing.
@@ -159,6 +160,7 @@ func (bt *batch) build(seen *firstSeen) (apart int) {
 	}
 	seen.reset(bt.frames())
 	for _, q := range bt.pushes {
+		bt.traced = bt.traced || q.span.Sampled()
 		for i := range q.frames {
 			at := int32(len(bt.items))
 			leader := seen.note(bt, &q.hashes[i], at)

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"math/bits"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -36,6 +38,7 @@ type worker struct {
 	blob    []byte
 	hashes  []byte
 
+	trip     tracing.Trip
 	landed   []Landed
 	finished []*push
 	dones    []func()
@@ -61,6 +64,7 @@ func (w *worker) flush() {
 func (w *worker) attempt() {
 	defer func() {
 		if v := recover(); v != nil {
+			w.trip.Drop()
 			w.f.log.Error("flush panicked", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			e := internal(wire.OutcomeUnknown, fmt.Errorf("flush: panic: %v", v))
 			for _, bt := range w.batches {
@@ -99,10 +103,18 @@ func (w *worker) offer(parts []part) {
 	}
 	w.stats.Flushes++
 	w.stats.Segments += uint64(len(parts))
-	verdicts, err := call(ctx, w.encode(parts))
+	segs := w.encode(parts)
+	cargo := w.board(parts)
+	began := time.Now()
+	verdicts, err := call(ctx, segs)
 	if err == nil && len(verdicts) != len(parts) {
 		err = fmt.Errorf("push: %d verdicts for %d segments", len(verdicts), len(parts))
 	}
+	failed := ""
+	if err != nil {
+		failed = string(wire.AsError(err).Code)
+	}
+	w.trip.End("push", began, cargo, failed)
 	if err != nil {
 		w.failed(parts, err)
 		return
@@ -110,6 +122,26 @@ func (w *worker) offer(parts []part) {
 	for i := range parts {
 		w.apply(&parts[i], &verdicts[i])
 	}
+}
+
+// board notes whose requests are in parts, for their traces. Without one that is traced it looks no further.
+func (w *worker) board(parts []part) tracing.Cargo {
+	c := tracing.Cargo{Lanes: len(parts)}
+	if !slices.ContainsFunc(parts, func(p part) bool { return p.batch.traced }) {
+		return c
+	}
+	for _, p := range parts {
+		c.Items += len(p.live)
+		var last *push // what is not live may have been answered, and its memory be another's
+		for _, i := range p.live {
+			if q := p.batch.items[i].push; q != last {
+				last = q
+				c.Requests++
+				w.trip.Board(q.span)
+			}
+		}
+	}
+	return c
 }
 
 // encode builds the segments of parts in the worker's buffers.

@@ -12,6 +12,7 @@ import (
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/fair"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -241,11 +242,17 @@ func (f *Fuser) Start(p store.Partition, frames []segment.Frame, out []Result, d
 // that the database finds among its messages of the last window are duplicates. They are offered before others of the
 // partition, in a segment of their own.
 func (f *Fuser) StartUnsure(p store.Partition, window time.Duration, frames []segment.Frame, out []Result, done func()) {
+	f.StartFor(tracing.Span{}, p, window, frames, out, done)
+}
+
+// StartFor is StartUnsure for a request with a span: the round trips that its frames take part in are spans below it.
+func (f *Fuser) StartFor(span tracing.Span, p store.Partition, window time.Duration, frames []segment.Frame, out []Result, done func()) {
 	if len(frames) == 0 {
 		done()
 		return
 	}
 	q := newPush(frames, out[:len(frames)], done)
+	q.span = span
 	if window > 0 {
 		q.window = max(window, p.DedupWindow)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -21,6 +22,7 @@ type push struct {
 	window time.Duration // of an unsure push; else 0, and the partition's holds
 	bytes  int64         // cost while pending
 	left   int           // frames without a verdict
+	span   tracing.Span  // of the request
 }
 
 var pushes = sync.Pool{New: func() any { return new(push) }}
@@ -62,7 +64,7 @@ func (q *push) free() {
 	if cap(q.hashes) > 4096 {
 		q.hashes = nil
 	}
-	q.frames, q.out, q.done, q.window = nil, nil, nil, 0
+	q.frames, q.out, q.done, q.window, q.span = nil, nil, nil, 0, tracing.Span{}
 	pushes.Put(q)
 }
 

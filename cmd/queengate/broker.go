@@ -38,12 +38,16 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 		return err
 	}
 	reg := obs.NewRegistry()
+	tracer, err := c.Otel.tracer(log, "broker", reg)
+	if err != nil {
+		return err
+	}
 	disk, closeSpool, err := openSpool(log, &c.Broker)
 	if err != nil {
 		return err
 	}
 	defer func() { ended = errors.Join(ended, closeSpool()) }()
-	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{log: log, keys: keys, pool: database.pool, reg: reg, ln: ln, mesh: m, spool: disk})
+	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{log: log, keys: keys, pool: database.pool, reg: reg, ln: ln, mesh: m, spool: disk, tracer: tracer})
 	if err != nil {
 		return err
 	}
@@ -55,6 +59,7 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 	if ops != nil {
 		group.Add("ops", obs.NewOps(log, ops, reg, map[string]obs.Health{"database": pinged(database.pool), "broker": b.Serving}))
 	}
+	group.Add("tracing", tracer)
 	group.Add("database", database)
 	group.Add("broker", b)
 	return group.Run(ctx)

@@ -5,6 +5,7 @@ import (
 	cryptotls "crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 
 	"github.com/queengate/queengate/internal/datadir"
@@ -23,6 +24,7 @@ func runGateway(ctx context.Context, in *invocation) (ended error) {
 		return err
 	}
 	defer flush()
+	checkDescriptors(log, slog.LevelWarn, "gateway.max_conns", c.Gateway.MaxConns)
 	key, err := datadir.ParseCellKey([]byte(c.Gateway.CellKey.Reveal()))
 	if err != nil {
 		return usageError{fmt.Errorf("gateway.cell_key = redacted: %w", err)}
@@ -46,7 +48,11 @@ func runGateway(ctx context.Context, in *invocation) (ended error) {
 	defer pool.Close()
 
 	reg := obs.NewRegistry()
-	g, book, err := newGateway(ctx, log, c, key, dir, pool, reg)
+	tracer, err := c.Otel.tracer(log, "gateway", reg)
+	if err != nil {
+		return err
+	}
+	g, book, err := newGateway(ctx, log, c, key, dir, pool, reg, tracer)
 	if err != nil {
 		return err
 	}
@@ -80,6 +86,7 @@ func runGateway(ctx context.Context, in *invocation) (ended error) {
 	if ops != nil {
 		group.Add("ops", obs.NewOps(log, ops, reg, health))
 	}
+	group.Add("tracing", tracer)
 	group.Add("book", book)
 	group.Add("quota", g.Gate())
 	group.Add("gateway", g)

@@ -27,6 +27,7 @@ import (
 	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/spool"
+	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy"
 	"github.com/queengate/queengate/proxy/auth"
@@ -73,6 +74,8 @@ type brokerParts struct {
 	ln    net.Listener
 	mesh  broker.Mesh
 	spool broker.Spool
+
+	tracer *tracing.Tracer
 }
 
 // newBroker assembles a broker; pops is the wait of a pop that names none.
@@ -106,7 +109,7 @@ func newBroker(c *brokerConfig, pops time.Duration, with brokerParts) (*broker.B
 	}
 	return broker.New(log, broker.Deps{
 		Store: store.New(with.pool, store.LeaseAsyncCommit(c.LeaseAsync)), Ping: with.pool.Ping, Registry: with.reg, Listener: with.ln,
-		Mesh: with.mesh, Spool: with.spool,
+		Mesh: with.mesh, Spool: with.spool, Tracer: with.tracer,
 	}, cfg), nil
 }
 
@@ -133,7 +136,7 @@ func mebibytes(n int) int64 {
 
 // newGateway assembles a gateway and the book it decides with, which is loaded: from the control database or, while that
 // is away, from its file in the data folder dir, which may be nil. The size of the fleet is kept there too.
-func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.PrivateKey, dir *datadir.Dir, pool *pgxpool.Pool, reg *prometheus.Registry) (*proxy.Gateway, *plans.Book, error) {
+func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.PrivateKey, dir *datadir.Dir, pool *pgxpool.Pool, reg *prometheus.Registry, tracer *tracing.Tracer) (*proxy.Gateway, *plans.Book, error) {
 	c := &all.Gateway
 	keys, err := c.verifier()
 	if err != nil {
@@ -165,7 +168,7 @@ func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.
 	book := plans.NewBook(log.With("part", "book"), pool, 0, options...)
 	reg.MustRegister(book)
 	g, err := proxy.New(proxy.Options{
-		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet, Months: meter.NewStore(pool),
+		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet, Months: meter.NewStore(pool), Tracer: tracer,
 		Config: proxy.Config{
 			Domains: c.Domains, SharedHosts: c.SharedHosts, MaxBodyBytes: c.MaxBodyBytes, MaxConns: c.MaxConns, MaxInFlight: c.MaxInFlight,
 			LongPollMax: c.LongPollMax, PopTimeout: all.PopTimeout, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key, Brokers: brokers,

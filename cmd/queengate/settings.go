@@ -38,6 +38,7 @@ type config struct {
 	Gateway gatewayConfig
 	Broker  brokerConfig
 	Mesh    meshConfig
+	Otel    otelConfig
 
 	inert []conf.Inert // variables that are set for nothing
 }
@@ -139,6 +140,7 @@ func defaults() *config {
 			RetentionInterval: 5 * time.Second, RetentionBatch: 1000, RetentionParallelism: 1, CleanupDays: 30, CleanupPartitions: true, HistoryDays: 90, TraceDays: 90,
 			JWT: defaultJWT(),
 		},
+		Otel: defaultOtel(),
 		Mesh: meshConfig{Addr: "127.0.0.1:6633", Heartbeat: time.Second, Dead: 5 * time.Second},
 	}
 }
@@ -206,6 +208,7 @@ func settings(c *config) *conf.Set {
 	c.Gateway.declare(s)
 	c.Broker.declare(s)
 	c.Mesh.declare(s)
+	c.Otel.declare(s)
 	return s
 }
 

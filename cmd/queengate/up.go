@@ -61,6 +61,7 @@ func runUp(ctx context.Context, in *invocation) (err error) {
 	}
 	defer closeLog()
 	c.warn(u.log)
+	checkDescriptors(u.log, slog.LevelInfo, "gateway.max_conns", c.Gateway.MaxConns) // a machine to try things on
 	if u.creds, err = readCredentials(u.dir); err != nil {
 		return err
 	}
@@ -146,6 +147,14 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	c.Broker.DrainDelay = 0      // and its only gateway has ended before it
 	public := key.Public().(ed25519.PublicKey)
 	reg := obs.NewRegistry()
+	brokerTracer, err := c.Otel.tracer(u.log, "broker", reg)
+	if err != nil {
+		return err
+	}
+	gatewayTracer, err := c.Otel.tracer(u.log, "gateway", reg)
+	if err != nil {
+		return err
+	}
 	if c.Broker.SpoolDir == "" {
 		c.Broker.SpoolDir = u.dir.Path("spool")
 	}
@@ -156,12 +165,12 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	defer func() { ended = errors.Join(ended, closeSpool()) }()
 	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{
 		log: u.log.With("part", "broker"), keys: map[string]ed25519.PublicKey{wire.KeyID(public): public},
-		pool: queues, reg: reg, ln: u.listeners.broker, spool: disk,
+		pool: queues, reg: reg, ln: u.listeners.broker, spool: disk, tracer: brokerTracer,
 	})
 	if err != nil {
 		return err
 	}
-	g, book, err := newGateway(ctx, u.log.With("part", "gateway"), c, key, nil, control, reg)
+	g, book, err := newGateway(ctx, u.log.With("part", "gateway"), c, key, nil, control, reg, gatewayTracer)
 	if err != nil {
 		return err
 	}
@@ -174,6 +183,8 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	if u.listeners.ops != nil {
 		u.group.Add("ops", obs.NewOps(u.log.With("part", "ops"), u.listeners.ops, reg, health))
 	}
+	u.group.Add("traces of the broker", brokerTracer)
+	u.group.Add("traces of the gateway", gatewayTracer)
 	u.group.Add("book", book)
 	u.group.Add("broker", b)
 	u.group.Add("quota", g.Gate())

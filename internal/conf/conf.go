@@ -189,6 +189,19 @@ func Int[N ~int | ~int32 | ~int64](s *Set, p *N, key, doc string, low, high N, o
 	}, func() string { return strconv.FormatInt(int64(*p), 10) }, opts)
 }
 
+// Float declares a number from low to high.
+func (s *Set) Float(p *float64, key, doc string, low, high float64, opts ...Option) {
+	bound := fmt.Sprintf("%v..%v", low, high)
+	s.add(key, doc, bound, func(v string) error {
+		f, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+		if err != nil || !(f >= low && f <= high) { // not a number is neither
+			return errors.New("want " + bound)
+		}
+		*p = f
+		return nil
+	}, func() string { return strconv.FormatFloat(*p, 'g', -1, 64) }, opts)
+}
+
 // Duration declares a time span from low to high, written like 90s or 1m30s.
 func (s *Set) Duration(p *time.Duration, key, doc string, low, high time.Duration, opts ...Option) {
 	bound := fmt.Sprintf("%s..%s", low, high)

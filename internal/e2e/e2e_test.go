@@ -126,22 +126,26 @@ func start(t *testing.T, dir string, args ...string) *system {
 
 // stopAtEnd ends the system as an operator would when the test is over.
 func (s *system) stopAtEnd(t *testing.T) {
-	t.Cleanup(func() {
-		s.db.Close()
-		select {
-		case <-s.proc.Exited():
-			return
-		default:
-		}
-		ctx, cancel := launch.Deadline(time.Minute)
-		defer cancel()
-		if err := s.proc.Stop(ctx); err != nil {
-			t.Errorf("stop: %v", err)
-		}
-		if out := s.proc.Output(); strings.Contains(out, "DATA RACE") {
-			t.Error(out)
-		}
-	})
+	t.Cleanup(func() { s.stop(t) })
+}
+
+// stop is what stopAtEnd does, now; the system may have ended before.
+func (s *system) stop(t *testing.T) {
+	t.Helper()
+	s.db.Close()
+	select {
+	case <-s.proc.Exited():
+		return
+	default:
+	}
+	ctx, cancel := launch.Deadline(time.Minute)
+	defer cancel()
+	if err := s.proc.Stop(ctx); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if out := s.proc.Output(); strings.Contains(out, "DATA RACE") {
+		t.Error(out)
+	}
 }
 
 // dataDir is a folder of the test's own that the unprivileged PostgreSQL of a run as root may pass through, unlike

@@ -24,7 +24,9 @@ type Access struct {
 	BytesOut  int    // of the body
 	Principal string // public id of the key, or the user
 	Err       error  // the cause behind a 5xx, never shown to the caller
-	Echo      bool   // another process logs the same request under the same id: a success is only worth a Debug line
+	TraceID   string // of a trace that is sampled, with the span of this process in it
+	SpanID    string
+	Echo      bool // another process logs the same request under the same id: a success is only worth a Debug line
 }
 
 // Log writes the line at Info, a 5xx at Warn. Empty facts are left out.
@@ -40,7 +42,7 @@ func (a *Access) Log(log *slog.Logger) {
 	if !log.Enabled(ctx, level) {
 		return
 	}
-	var room [13]slog.Attr
+	var room [15]slog.Attr
 	attrs := room[:0]
 	text := func(key, v string) {
 		if v != "" {
@@ -59,6 +61,8 @@ func (a *Access) Log(log *slog.Logger) {
 		slog.Float64("dur_ms", float64(a.Duration.Microseconds())/1000),
 		slog.Int("bytes_in", a.BytesIn), slog.Int("bytes_out", a.BytesOut))
 	text("principal", a.Principal)
+	text("trace_id", a.TraceID)
+	text("span_id", a.SpanID)
 	if a.Err != nil {
 		attrs = append(attrs, slog.String("err", a.Err.Error()))
 	}
