@@ -52,6 +52,8 @@ type Store interface {
 	DeleteQueue(ctx context.Context, tenant uuid.UUID, queue string) (existed bool, partitions []int64, err error)
 	Changes(ctx context.Context, window time.Duration) (changes []store.Change, now store.Shared, err error)
 	Usage(ctx context.Context, tenants []uuid.UUID) ([]store.Usage, error)
+	CloseTenant(ctx context.Context, tenant uuid.UUID) error
+	WipeTenant(ctx context.Context, tenant uuid.UUID) (store.Wiped, error)
 	Names(ctx context.Context, tenant uuid.UUID, after store.Pair, limit int) ([]store.Pair, error)
 	Register(ctx context.Context, tenant uuid.UUID, group, queue string, seed store.Seed) (conflates bool, err error)
 	RegisterScope(ctx context.Context, scope store.Scope, group string, seed store.Seed) (conflates bool, err error)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/queengate/queengate/broker/fuse"
 	"github.com/queengate/queengate/broker/segment"
 	"github.com/queengate/queengate/broker/store"
@@ -109,6 +111,7 @@ func (b *Broker) drainOnce(attempts *int) error {
 		}
 	}
 	d.count()
+	d.forgo()
 	return nil
 }
 
@@ -126,7 +129,8 @@ type drainedRecord struct {
 	known bool // it was read, and counted in spooled
 	since time.Time
 	group *pushGroup
-	index int // of its frame
+	index int  // of its frame
+	ended bool // its tenant was removed: it is dropped
 	err   error
 }
 
@@ -214,11 +218,20 @@ func (d *drained) isolate(round [][]*drainedRecord) error {
 	return nil
 }
 
-// resolve finds or makes the partitions of a tenant, one by one when together they are refused.
+// resolve finds or makes the partitions of a tenant, one by one when together they are refused. What is buffered of a tenant
+// that was removed must not make it anew, nor lie in quarantine for ever: it goes nowhere.
 func (d *drained) resolve(p *pushBatch) error {
 	err := p.resolve(p.groups)
 	if err == nil || passing(err) {
 		return err
+	}
+	if store.Closed(err) {
+		for _, r := range d.all {
+			if r.rec.tenant == p.who.tenant {
+				r.ended, r.err = true, nil
+			}
+		}
+		return nil
 	}
 	for _, g := range p.groups {
 		if err := p.resolve([]*pushGroup{g}); passing(err) {
@@ -246,7 +259,7 @@ func passing(err error) bool {
 // doubt refuses what may be stored already and is too old for the database to know.
 func (d *drained) doubt() {
 	for _, r := range d.all {
-		if r.since.IsZero() || r.err != nil {
+		if r.since.IsZero() || r.err != nil || r.ended {
 			continue
 		}
 		if age := d.at.Sub(r.since); age+2*clockDoubt > max(sidecarAge, r.group.partition.DedupWindow) {
@@ -261,7 +274,7 @@ func (d *drained) runs() (rounds [][][]*drainedRecord) {
 	lanes := map[*pushGroup][]*drainedRecord{}
 	var order []*pushGroup
 	for _, r := range d.all {
-		if r.err != nil {
+		if r.err != nil || r.ended {
 			continue
 		}
 		if lanes[r.group] == nil {
@@ -349,6 +362,9 @@ func (d *drained) refused() (bad []*drainedRecord) {
 // count adds what was stored to the history. Requests were counted when they were answered.
 func (d *drained) count() {
 	for _, p := range d.batches {
+		if slices.ContainsFunc(d.all, func(r *drainedRecord) bool { return r.ended && r.rec.tenant == p.who.tenant }) {
+			continue
+		}
 		byQueue := map[string]int64{}
 		for _, g := range p.groups {
 			byQueue[g.pair.Queue] += int64(len(g.frames))
@@ -356,5 +372,19 @@ func (d *drained) count() {
 		for queue, n := range byQueue {
 			d.b.history.add(p.who.tenant, queue, store.Activity{PushMessages: n})
 		}
+	}
+}
+
+// forgo counts what was dropped, and says so once per tenant and batch.
+func (d *drained) forgo() {
+	dropped := map[uuid.UUID]int64{}
+	for _, r := range d.all {
+		if r.ended {
+			dropped[r.rec.tenant]++
+		}
+	}
+	for tenant, n := range dropped {
+		d.b.spooled.dropped.Add(n)
+		d.b.log.Info("buffered messages of a removed tenant are dropped", "tenant", tenant, "messages", n)
 	}
 }

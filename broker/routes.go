@@ -55,6 +55,7 @@ var handlers = map[wire.Op]func(*Broker, *exchange) error{
 	wire.OpMetrics:     (*Broker).serveMetrics,
 	wire.OpTenantUsage: (*Broker).tenantUsage,
 	wire.OpTenantNames: (*Broker).tenantNames,
+	wire.OpWipeTenant:  (*Broker).wipeTenant,
 
 	wire.OpListMessages:         (*Broker).listMessages,
 	wire.OpGetMessage:           (*Broker).getMessage,

@@ -28,9 +28,10 @@ type Spool interface {
 // spooled is what waits in the spool, by partition: a push to a partition with messages in the spool goes behind them,
 // even if the database would take it, so that this broker keeps their order.
 type spooled struct {
-	disk Spool         // nil: pushes fail while the database is away
-	wake chan struct{} // one token: there may be something to drain
-	away atomic.Bool   // the database did not take the last push or the last of the spool: not to be asked by every push
+	disk    Spool         // nil: pushes fail while the database is away
+	wake    chan struct{} // one token: there may be something to drain
+	dropped atomic.Int64  // messages of removed tenants
+	away    atomic.Bool   // the database did not take the last push or the last of the spool: not to be asked by every push
 
 	mu    sync.Mutex // guards all below
 	lanes map[spooledLane]int

@@ -33,6 +33,8 @@ func registerSpool(reg *prometheus.Registry, l *spooled) {
 		}
 		return time.Since(s.Oldest).Seconds()
 	})
+	registerCounter(reg, "queengate_spool_dropped_total", "Messages of the spool that were dropped because their tenant was removed.",
+		func() float64 { return float64(l.dropped.Load()) })
 	count("appended_total", "Messages that were put into the spool since start.", func(s spool.Stats) int64 { return s.Appended })
 	count("settled_total", "Messages that left the spool, for the database or for quarantine.", func(s spool.Stats) int64 { return s.Settled })
 	count("refused_total", "Messages that found no room in the spool or whose write failed.", func(s spool.Stats) int64 { return s.Refused })

@@ -160,6 +160,9 @@ func TestWritersRefuse(t *testing.T) {
 	w.exec("SELECT queengate.set_plan('gone', p_active => false)")
 	dying := scan[uuid.UUID](w, "SELECT queengate.create_tenant('dying')")
 	w.exec("SELECT queengate.set_tenant_status($1, 'deleting')", dying)
+	ending := scan[uuid.UUID](w, "SELECT queengate.create_tenant('ending')")
+	endingOne := scan[uuid.UUID](w, "SELECT queengate.create_cluster($1, 'ending-one', 'free', 'eu1')", ending)
+	w.exec("SELECT queengate.set_tenant_status($1, 'deleting')", ending)
 	cases := map[string]struct {
 		state string
 		sql   string
@@ -171,7 +174,7 @@ func TestWritersRefuse(t *testing.T) {
 		"a slug has at most 63 characters":            {check, "SELECT queengate.create_tenant(repeat('a', 64))", nil},
 		"a slug is one line":                          {check, "SELECT queengate.create_tenant(E'a\\n')", nil},
 		"a slug is required":                          {notNull, "SELECT queengate.create_tenant(NULL)", nil},
-		"a tenant status is of the set":               {check, "SELECT queengate.set_tenant_status($1, 'paused')", []any{w.acme}},
+		"a tenant status is of the set":               {check, "SELECT queengate.set_tenant_status($1, 'asleep')", []any{w.acme}},
 		"a deleting tenant stays so":                  {state, "SELECT queengate.set_tenant_status($1, 'active')", []any{dying}},
 		"an unknown tenant has no status":             {unknown, "SELECT queengate.set_tenant_status($1, 'active')", []any{nobody}},
 		"an unknown tenant gets no cluster":           {unknown, "SELECT queengate.create_cluster($1, 'x', 'free', 'eu1')", []any{nobody}},
@@ -193,7 +196,7 @@ func TestWritersRefuse(t *testing.T) {
 		"a feature cannot be overridden":              {invalid, "SELECT queengate.set_limit_override($1, '{\"features\": null}')", []any{w.acmeMain}},
 		"a mode names a limit":                        {invalid, "SELECT queengate.set_limit_modes($1, '{\"request\": \"off\"}')", []any{w.acmeMain}},
 		"a mode is of the set":                        {invalid, "SELECT queengate.set_limit_modes($1, '{\"req\": \"on\"}')", []any{w.acmeMain}},
-		"a cluster status is of the set":              {check, "SELECT queengate.set_cluster_status($1, 'grace')", []any{w.acmeMain}},
+		"a cluster status is of the set":              {check, "SELECT queengate.set_cluster_status($1, 'asleep')", []any{w.acmeMain}},
 		"a plan code is unique":                       {taken, "SELECT queengate.create_plan('free', 'x')", nil},
 		"a plan code begins with a letter":            {check, "SELECT queengate.create_plan('1x', 'x')", nil},
 		"a plan limit is known":                       {invalid, "SELECT queengate.create_plan('x', 'x', '{\"slug\": 1}')", nil},
@@ -240,6 +243,9 @@ func TestWritersRefuse(t *testing.T) {
 		"a key's burst holds one message":             {invalid, "SELECT queengate.set_api_key_limits($1, $2, '{\"max_msgs_per_sec\": 1, \"msgs_burst\": 0.5}')", []any{w.acmeMain, w.key}},
 		"nor does plain SQL get around that":          {check, "UPDATE queengate.api_keys SET max_req_per_sec = 1, req_burst = 0.5 WHERE id = $1", []any{w.key}},
 		"an overlap is not negative":                  {invalid, "SELECT queengate.rotate_api_key($1, $2, $3, 'AAAAAAA9', '-1 s')", []any{w.acmeMain, w.key, hash(9)}},
+		"a tenant whose data is there is not deleted": {state, "SELECT queengate.delete_tenant($1)", []any{ending}},
+		"a cluster is not deleted without a lease":    {state, "SELECT queengate.delete_cluster(77, $1)", []any{endingOne}},
+		"a wipe is not begun without a lease":         {state, "SELECT queengate.begin_wipe(77, $1, 0)", []any{endingOne}},
 		"a tenant in use is not deleted":              {state, "SELECT queengate.delete_tenant($1)", []any{w.acme}},
 		"a policy of a plan is of the set":            {check, "SELECT queengate.set_plan_policies('free', 'clamp')", nil},
 		"a basis of a plan is of the set":             {check, "SELECT queengate.set_plan_policies('free', NULL, 'pushes')", nil},
@@ -478,6 +484,9 @@ func TestDeletedTenantLeavesItsAuditAndNoAddress(t *testing.T) {
 	w.exec("SELECT queengate.set_issuer($1, 'ci', 'https://ci.example', 'queengate', '[{\"claim\": \"email\", \"value\": \"ann@acme.example\", \"roles\": [\"admin\"]}]')", w.acme)
 	w.exec("SELECT queengate.revoke_issuer_tokens($1, 'ci', 'ann@acme.example')", w.acme)
 	w.exec("SELECT queengate.set_tenant_status($1, 'deleting')", w.acme)
+	for _, c := range scan[[]uuid.UUID](w, "SELECT array_agg(id) FROM queengate.clusters WHERE tenant_id = $1", w.acme) {
+		w.wiped(c)
+	}
 	raw := scan[[]byte](w, "SELECT queengate.delete_tenant($1)", w.acme)
 	var got struct {
 		Deleted     bool

@@ -8,18 +8,20 @@ import (
 	"github.com/google/uuid"
 )
 
-// Status is the effective life-cycle state of a cluster: the worse of its own and its tenant's.
+// Status is a state of the life cycle, of a cluster or of its tenant, the better ones first: what counts is the worse of
+// the two. What each lets through: docs/design/life-cycle.md.
 type Status uint8
 
 const (
 	Active      Status = iota
-	PushBlocked        // grace: consumes, reads and deletions pass
-	Paused             // 429: the answer heals by itself
-	Suspended          // 403, also for every unknown state
-	Deleting
+	PushBlocked        // grace: no message is stored
+	ExportOnly         // nothing is put in; what is there is read, taken out and deleted
+	Paused             // nothing passes, and the answer (429) heals by itself
+	Suspended          // nothing passes; also every state that this program does not know
+	Deleting           // nothing passes, and what is there is being removed
 )
 
-var statusNames = [...]string{"active", "push_blocked", "paused", "suspended", "deleting"}
+var statusNames = [...]string{"active", "push_blocked", "export_only", "paused", "suspended", "deleting"}
 
 // String returns the status as it stands in the database.
 func (s Status) String() string { return statusNames[s] }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"pgregory.net/rapid"
 )
 
@@ -200,5 +201,24 @@ func TestWords(t *testing.T) {
 	}
 	if ParseScopes([]string{"root", ""}) != 0 {
 		t.Error("an unknown scope grants something")
+	}
+}
+
+// TestTheWorseStateCounts: of the cluster's state and its tenant's the worse is in force, whichever it is.
+func TestTheWorseStateCounts(t *testing.T) {
+	t.Parallel()
+	order := []Status{Active, PushBlocked, ExportOnly, Paused, Suspended, Deleting} // the better ones first
+	id, tenant := uuid.New(), uuid.New()
+	for i, own := range order {
+		for j, its := range order {
+			c := catalogue{
+				tenants:  map[uuid.UUID]tenantRow{tenant: {slug: "t", status: its}},
+				plans:    map[string]*Plan{"p": {Code: "p"}},
+				clusters: map[uuid.UUID]clusterRow{id: {slug: "c", tenant: tenant, plan: "p", status: own}},
+			}
+			if got, want := c.cluster(id).Status, order[max(i, j)]; got != want {
+				t.Errorf("a cluster that is %s of a tenant that is %s is %s, want %s", own, its, got, want)
+			}
+		}
 	}
 }

@@ -14,9 +14,6 @@ import (
 	"github.com/queengate/queengate/wire"
 )
 
-// pausedRetryAfter is what a paused cluster is told: long enough to be quiet, short enough to heal by itself.
-const pausedRetryAfter = 30 * time.Second
-
 // judge decides everything that can be decided on a request's head, in the order of the package comment, and leaves
 // the verdict in the exchange.
 func (g *Gateway) judge(ctx *fasthttp.RequestCtx, c *clientConn) {
@@ -52,7 +49,7 @@ func (g *Gateway) judgeHead(rh *fasthttp.RequestHeader, c *clientConn) *wire.Err
 	if e = g.enter(c, cluster); e != nil {
 		return e
 	}
-	if e = entitle(snap, &ex.principal, cluster, ex.route.Class); e != nil {
+	if e = entitle(snap, &ex.principal, cluster, ex.route); e != nil {
 		return e
 	}
 	if ex.report, e = g.gate.AskHead(cluster, ex.principal.Key, ex.route.Cost, ex.start); e != nil {
@@ -62,12 +59,15 @@ func (g *Gateway) judgeHead(rh *fasthttp.RequestHeader, c *clientConn) *wire.Err
 	return g.judgeBody(rh, ex)
 }
 
-// entitle decides whether the cluster's state and the principal's rights on it allow a class of routes.
-func entitle(snap *plans.Snapshot, p *auth.Principal, cluster *plans.Cluster, class wire.Class) *wire.Error {
-	if e := statusRefusal(cluster.Status); e != nil {
+// entitle decides whether the cluster's state, the features of its plan and the principal's rights on it allow a route.
+func entitle(snap *plans.Snapshot, p *auth.Principal, cluster *plans.Cluster, route *wire.Route) *wire.Error {
+	if e := quota.AskLife(cluster.Status, route.Flow()); e != nil {
 		return e
 	}
-	return wire.AsError(auth.Allow(snap, p, cluster, class))
+	if f := route.Gate(); f != "" && !cluster.Features[string(f)] {
+		return wire.Errorf(wire.FeatureGated, "the plan does not include %s", f)
+	}
+	return wire.AsError(auth.Allow(snap, p, cluster, route.Class))
 }
 
 // enter counts the connection for the first cluster served on it, and finds the cluster's load.
@@ -86,17 +86,6 @@ func (g *Gateway) enter(c *clientConn, cluster *plans.Cluster) *wire.Error {
 		}
 	}
 	return nil
-}
-
-func statusRefusal(s plans.Status) *wire.Error {
-	switch s {
-	case plans.Active, plans.PushBlocked: // what a push block blocks is decided with the plan
-		return nil
-	case plans.Paused:
-		return &wire.Error{Code: wire.RateLimited, Detail: "the cluster is paused", RetryAfter: pausedRetryAfter}
-	default:
-		return &wire.Error{Code: wire.ClusterSuspended}
-	}
 }
 
 // judgeBody refuses a body by what its head announces.

@@ -160,6 +160,30 @@ func (cs *Cells) usage(ctx context.Context, cell string, tenants []uuid.UUID) ([
 	return all, nil
 }
 
+// Retained returns the raw payload bytes that the cluster's cell holds of it. Errors are of the cell; ctx needs a deadline.
+func (cs *Cells) Retained(ctx context.Context, c *plans.Cluster) (bytes int64, err error) {
+	found, err := cs.usage(ctx, c.Cell, []uuid.UUID{c.BrokerTenant})
+	if err != nil {
+		return 0, err
+	}
+	for _, u := range found {
+		bytes += u.RetainedBytes
+	}
+	return bytes, nil
+}
+
+// Wipe has the cluster's cell take some steps of the removal of all it holds of the cluster, for good: from then on the cell
+// takes nothing of it any more. Call it until the answer says that it is done; it may be called by anybody at any time.
+// Errors are of the cell, and then some steps may have been taken; ctx needs a deadline.
+func (cs *Cells) Wipe(ctx context.Context, c *plans.Cluster) (answer wire.WipeAnswer, err error) {
+	p, err := cs.pools.of(cs.book.Snapshot(), c.Cell)
+	if err != nil {
+		return answer, err
+	}
+	err = cs.ask(ctx, p, c, "POST", "/internal/v1/tenants/"+c.BrokerTenant.String()+"/wipe", nil, &answer)
+	return answer, err
+}
+
 // followUsage asks every cell, once per UsageInterval, what the clusters that were in use lately retain, and hands the
 // measures to the ledger. In a fleet one gateway asks for all; which, the ledger says. Cells are asked side by side: a dead
 // one delays no other.

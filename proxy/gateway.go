@@ -117,6 +117,9 @@ func New(o Options) (*Gateway, error) {
 // Gate returns the gateway's ledger, for those who show usage.
 func (g *Gateway) Gate() *quota.Gate { return g.gate }
 
+// Cells returns the gateway's way to ask the brokers of all cells.
+func (g *Gateway) Cells() *Cells { return g.cells }
+
 // Listen adds a listener, plain or TLS, which the gateway owns from now on. Before Run only, not concurrently.
 func (g *Gateway) Listen(ln net.Listener) {
 	g.listeners = append(g.listeners, &clientListener{Listener: ln, gateway: g})

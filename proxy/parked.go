@@ -104,7 +104,7 @@ func (g *Gateway) rejudge(_, snap *plans.Snapshot) {
 func (g *Gateway) judgeParked(p *parkedPoll, snap *plans.Snapshot, now time.Time) *wire.Error {
 	ex := &p.conn.ex
 	if snap.ClusterByID(p.cluster.ID) == p.cluster && g.verifier.Stands(snap, &p.principal, p.cluster.TenantID, now) &&
-		entitle(snap, &p.principal, p.cluster, ex.route.Class) == nil {
+		entitle(snap, &p.principal, p.cluster, ex.route) == nil {
 		return nil
 	}
 	again := exchange{start: now, head: ex.head, route: ex.route}
@@ -118,7 +118,7 @@ func (g *Gateway) judgeParked(p *parkedPoll, snap *plans.Snapshot, now time.Time
 	if cluster.ID != p.cluster.ID {
 		return &wire.Error{Code: wire.ClusterUnknown} // its name belongs to another one now
 	}
-	if e := entitle(snap, &again.principal, cluster, ex.route.Class); e != nil {
+	if e := entitle(snap, &again.principal, cluster, ex.route); e != nil {
 		return e
 	}
 	p.cluster, p.principal = cluster, again.principal

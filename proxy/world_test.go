@@ -31,6 +31,7 @@ import (
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy/auth"
 	"github.com/queengate/queengate/quota"
+	"github.com/queengate/queengate/wire"
 )
 
 // patience bounds a wait for something that must happen; it is long only so that a loaded machine does not lie.
@@ -88,7 +89,10 @@ func setup(t testing.TB, o options) *world {
 		w.broker = newScripted(t, o.broker)
 		address = w.broker.address
 	}
-	w.cluster = &plans.Cluster{ID: uuid.New(), Slug: "acme", TenantID: uuid.New(), Tenant: "acme-inc", BrokerTenant: uuid.New(), Cell: "c1"}
+	w.cluster = &plans.Cluster{
+		ID: uuid.New(), Slug: "acme", TenantID: uuid.New(), Tenant: "acme-inc", BrokerTenant: uuid.New(), Cell: "c1",
+		Features: map[string]bool{string(wire.FeatureTraces): true},
+	}
 	w.other = &plans.Cluster{ID: uuid.New(), Slug: "zeta", TenantID: uuid.New(), Tenant: "zeta-inc", BrokerTenant: uuid.New(), Cell: "c1"}
 	w.user = uuid.New()
 	plaintext, publicID, hash := auth.NewKey("live")

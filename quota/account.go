@@ -26,7 +26,7 @@ const (
 	limitParked
 	limitStorage
 	limitMonth
-	limitBilling  // the push block of the life-cycle: hard, in no plan
+	limitLife     // what a state of the life cycle holds back: hard, in no plan
 	limitRefusals // the budget of refusals after a body was read: ours, in no plan
 	limitCount
 
@@ -83,7 +83,7 @@ func (acc *account) apply(l *plans.Limits, now int64) {
 		acc.modes[i] = l.Mode(limitNames[i])
 		acc.live[i] = acc.modes[i] != plans.Off
 	}
-	acc.modes[limitBilling], acc.live[limitBilling] = plans.Enforce, true
+	acc.modes[limitLife], acc.live[limitLife] = plans.Enforce, true
 	acc.modes[limitRefusals], acc.live[limitRefusals] = plans.Enforce, true
 	set := func(i limit, isSet bool) { acc.live[i] = acc.live[i] && isSet }
 	set(limitRequests, l.RequestsPerSecond != nil)

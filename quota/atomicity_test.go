@@ -140,7 +140,7 @@ func TestARefusalLeavesEverythingAsItWas(t *testing.T) {
 			l.MaxRetainedBytes = optional("storage", 500)
 			l.MonthlyMessages = optional("month", 200)
 			l.Modes = map[string]plans.Mode{}
-			for _, name := range limitNames[:limitBilling] {
+			for _, name := range limitNames[:limitLife] {
 				if name == plans.LimitQueues || name == plans.LimitPartitions {
 					continue // the reference has no opinion on shadowed counts
 				}

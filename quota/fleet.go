@@ -188,6 +188,26 @@ func (f *fleet) keysOf(id uuid.UUID) keys {
 	}
 }
 
+// erasePage is how many keys one call looks at: a fraction of a millisecond of Redis.
+const erasePage = 1000
+
+// erase removes every key of a cluster. They are found by their names, for others of the product may keep some too.
+func (f *fleet) erase(ctx context.Context, id uuid.UUID) error {
+	pattern := f.prefix + "{" + id.String() + "}:*"
+	for cursor := uint64(0); ; {
+		keys, next, err := f.pipe.client.Scan(ctx, cursor, pattern, erasePage).Result()
+		if err == nil && len(keys) > 0 {
+			err = f.pipe.client.Unlink(ctx, keys...).Err()
+		}
+		if err != nil {
+			return fmt.Errorf("erase %s in Redis: %w", id, err)
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
 // partaking is what a ledger knows of the fleet. Its ledger's mutex guards it.
 type partaking struct {
 	keys     keys

@@ -58,7 +58,7 @@ func (g *Gate) Collect(ch chan<- prometheus.Metric) {
 				for i := range g.shards {
 					sum += g.shards[i].tally[l][m][v].Load()
 				}
-				if l >= limitBilling && m != int(plans.Enforce) {
+				if l >= limitLife && m != int(plans.Enforce) {
 					continue // no plan can shadow these
 				}
 				ch <- prometheus.MustNewConstMetric(decisionsDesc, prometheus.CounterValue, float64(sum),

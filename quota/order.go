@@ -34,7 +34,7 @@ const (
 )
 
 // order is the one place that says in which order limits are evaluated (design.md 4.2): rate with burst, counts,
-// payload, long-poll slots, retained bytes, then the monthly allowance and the billing hold. The answer to a request
+// payload, long-poll slots, retained bytes, then the monthly allowance and the hold of the life cycle. The answer to a request
 // is its first refusal in this order. The cap on the whole body belongs to whoever reads it.
 var order = [...]rule{
 	rateRule(limitKeyRequests, all),
@@ -50,7 +50,7 @@ var order = [...]rule{
 	{limitParked, pops, checkParked, refuseParked, reportParked},
 	{limitStorage, stores, checkStorage, refuseStorage, reportStorage},
 	{limitMonth, stores, checkMonth, refuseMonth, reportMonth},
-	{limitBilling, stores, checkBilling, refuseBilling, reportBilling},
+	{limitLife, stores, checkLife, refuseLife, reportLife},
 }
 
 // headRules are the rules that a head is asked for.

@@ -219,7 +219,7 @@ func reportParked(d *decision) Report {
 	return r
 }
 
-// (5) Retained bytes, monthly allowance, billing hold. A push without items stores nothing and passes the first two.
+// (5) Retained bytes, monthly allowance; the hold of the life cycle is in life.go. A push without items stores nothing and passes the first two.
 
 func checkStorage(d *decision) (standing, float64) {
 	if d.ask.Messages == 0 {
@@ -279,14 +279,3 @@ func reportMonth(d *decision) Report {
 	r.Reset = m.until(d.now)
 	return r
 }
-
-func checkBilling(d *decision) (standing, float64) {
-	if d.c.Status == plans.PushBlocked {
-		return over, 0
-	}
-	return untouched, 0
-}
-
-func refuseBilling(*decision) *wire.Error { return wire.Errorf(wire.PushBlocked, "") }
-
-func reportBilling(*decision) Report { return Report{} }

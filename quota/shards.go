@@ -147,3 +147,13 @@ func (g *Gate) Forget(id uuid.UUID) {
 		return true
 	})
 }
+
+// Erase is Forget for the whole fleet: it also removes what Redis keeps of the cluster, whoever wrote it. Errors are of
+// Redis, and it may be called again. What a gateway still writes of the cluster afterwards ends by itself, within a day.
+func (g *Gate) Erase(ctx context.Context, id uuid.UUID) error {
+	g.Forget(id)
+	if g.fleet == nil {
+		return nil
+	}
+	return g.fleet.erase(ctx, id)
+}

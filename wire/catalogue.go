@@ -48,6 +48,7 @@ const (
 	EncryptionKeyMissing Code = "encryption_key_missing"
 	MessageCorrupt       Code = "message_corrupt"
 	QueueChanging        Code = "queue_changing"
+	ExportOnly           Code = "export_only"
 )
 
 // Retry says what a caller may hope for from repeating a request as it is.
@@ -103,6 +104,7 @@ var catalogue = map[Code]spec{
 	EncryptionKeyMissing: {503, RetryAfter, "the queue is encrypted and the broker lacks the key"},
 	MessageCorrupt:       {500, Backoff, "the message is not what was stored"},
 	QueueChanging:        {503, RetryAfter, "the queue is being deleted or configured"},
+	ExportOnly:           {403, Never, "the cluster is open for export only: nothing is written to it"},
 }
 
 // Codes returns every code of the catalogue in no particular order.

@@ -39,3 +39,13 @@ type QueuePartition struct {
 	Queue     string `json:"queue"`
 	Partition string `json:"partition"`
 }
+
+// WipeAnswer answers POST /internal/v1/tenants/:tenant/wipe: a few steps of the removal of a tenant were taken. Call again
+// until Done.
+type WipeAnswer struct {
+	Rows          int64  `json:"rows"`           // removed by this call
+	What          string `json:"what"`           // where it stands: redrives, dead letters, partitions, queues, log, …
+	Done          bool   `json:"done"`           // nothing of the tenant is left
+	Queues        int64  `json:"queues"`         // that are left
+	RetainedBytes int64  `json:"retained_bytes"` // raw payload bytes that are left
+}

@@ -168,4 +168,5 @@ var opDocs = map[Op]opDoc{
 	OpTenantNames: {id: "tenantNames", tag: "gateways", answers: answers200("NamesPage"), query: []queryParam{
 		{name: "limit", kind: "integer", def: 1000, most: 10_000}, {name: "after_queue", kind: "string"}, {name: "after_partition", kind: "string"},
 	}},
+	OpWipeTenant: {id: "wipeTenant", tag: "gateways", answers: answers200("WipeAnswer")},
 }

@@ -80,6 +80,7 @@ const (
 	OpOpenAPI
 	OpTenantUsage // internal: retained bytes and counts of tenants, for gateways
 	OpTenantNames // internal: queue and partition names of one tenant, for gateways
+	OpWipeTenant  // internal: some steps of the removal of a tenant
 )
 
 // Class is what a gateway asks of a principal before it lets a route through (spec/gateway.md 4.2).
@@ -242,4 +243,5 @@ var Routes = []Route{
 	{"GET", "/metrics/prometheus", OpMetrics, ClassBlocked, CostRequest, AccessPublic, false, ByTenant, "metrics of the process"},
 	{"POST", "/internal/v1/tenants/usage", OpTenantUsage, ClassBlocked, CostRequest, AccessInternal, false, ByTenant, "usage of tenants, for gateways"},
 	{"GET", "/internal/v1/tenants/:tenant/names", OpTenantNames, ClassBlocked, CostRequest, AccessInternal, false, ByTenant, "queue and partition names of a tenant, for gateways"},
+	{"POST", "/internal/v1/tenants/:tenant/wipe", OpWipeTenant, ClassBlocked, CostRequest, AccessInternal, false, ByTenant, "take some steps of the removal of a tenant"},
 }

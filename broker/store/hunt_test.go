@@ -358,6 +358,7 @@ var writers = map[string]func(h *hunter) error{
 			return only(h.db.Trim(h.ctx, l, ids, 10, false))
 		})
 	},
+	"CloseTenant": func(h *hunter) error { return h.db.CloseTenant(h.ctx, uuid.New()) },
 	"WipeTenant": func(h *hunter) error {
 		if h.IntN(4) > 0 {
 			return nil

@@ -55,7 +55,8 @@ func (s *Store) Lookup(ctx context.Context, tenant uuid.UUID, pairs []Pair) ([]P
 // Provision resolves pairs in input order, creating the queues and partitions that are missing in one statement under
 // the tenant's row lock. All or nothing: over a cap it creates nothing and returns wire.QuotaExceeded with Limit
 // queues, partitions or, when the plan refuses queues without retention, retention. Counts are exact under concurrency;
-// Default partitions are free. Pairs that exist cost one read and no lock, and caps do not apply to them.
+// Default partitions are free. Pairs that exist cost one read and no lock, and caps do not apply to them. A tenant that was
+// removed gets wire.ClusterSuspended: see CloseTenant.
 func (s *Store) Provision(ctx context.Context, tenant uuid.UUID, pairs []Pair, caps Caps) ([]Partition, error) {
 	// A queue deleted between creation and the second look-up costs another round; it takes a hostile neighbour to
 	// lose several.
@@ -106,6 +107,8 @@ func provisionOn(ctx context.Context, db rowQuerier, tenant uuid.UUID, pairs []P
 		caps.Unbounded.seconds(), caps.Unbounded.Refuse).
 		Scan(&refused, &queue, &used, &queues, &created)
 	switch {
+	case pg.State(err) == stateClosed:
+		return 0, errClosed.Because(err)
 	case err != nil:
 		return 0, pg.Error("provision", err)
 	case refused == nil:

@@ -218,8 +218,8 @@ func TestBrokersOfTheReleaseBeforeWorkOnThisSchema(t *testing.T) {
 			continue
 		}
 		was, is := s.run(t, old), s.run(t, upgraded)
-		if strings.Contains(s.SQL, "FROM pg_stat_user_tables") {
-			continue // it lists the tables, and there may be more now
+		if lists := strings.Contains(s.SQL, "FROM pg_stat_user_tables"); lists && !strings.HasPrefix(is, "error") {
+			continue // it lists the tables for people, and a release may add some
 		}
 		if was != is {
 			t.Errorf("a statement of the release before had %s and has %s:\n%s", was, is, s.SQL)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ var cellTables = map[string]string{
 	"broker_metrics":     "minutes of processes",
 	"cell_totals":        "sums over all tenants",
 	"log_writes":         "numbers of partitions for a quarter of an hour, which are nobody's without the partition",
+	"closed_tenants":     "which tenants may not begin again",
 }
 
 // tenantTables returns, for every table that belongs to tenants, the condition that chooses the rows of one: $1 is the
@@ -320,5 +322,52 @@ func TestOldTracesArePurged(t *testing.T) {
 	all, total, err := w.store.TracesByName(w.ctx, w.tenant, "all", wire.Page{Limit: 10})
 	if err != nil || !slices.Equal(names, []string{"all", "young"}) || total != 1 || len(all) != 1 || all[0].TransactionID != "young" {
 		t.Errorf("left: names %v, %d events, %+v, %v", names, total, all, err)
+	}
+}
+
+// A closed tenant creates nothing any more, whoever was about to: those who came before are wiped, those who come after
+// are refused, and a wipe that has said it is done stays true.
+func TestAClosedTenantNeverBeginsAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	of := w.fill("tenant")
+	begin := make(chan struct{})
+	var writers sync.WaitGroup
+	for i := range 4 {
+		writers.Go(func() {
+			<-begin
+			for n := 0; ; n++ {
+				_, err := w.store.Provision(w.ctx, of.id, []Pair{{fmt.Sprintf("q%d-%d", i, n), "a"}}, Caps{})
+				if Closed(err) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	close(begin)
+	for range 2 {
+		if err := w.store.CloseTenant(w.ctx, of.id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.wipe(of.id)
+	writers.Wait()
+	var left int
+	w.scan("SELECT (SELECT count(*) FROM queen.queues WHERE tenant_id = $1) + (SELECT count(*) FROM queen.tenants WHERE tenant_id = $1)", []any{of.id}, &left)
+	if left != 0 {
+		t.Errorf("%d queues and tenants are left", left)
+	}
+	if _, err := w.store.Provision(w.ctx, of.id, []Pair{{"sales.orders", "a"}}, Caps{}); !Closed(err) {
+		t.Errorf("it begins anew: %v", err)
+	}
+	if _, err := w.store.Seek(w.ctx, of.id, "g", "sales.orders", "", wire.Seek{ToEnd: true}); err != nil {
+		t.Errorf("a seek of nothing: %v", err)
+	}
+	if len(w.wipe(of.id)) != 1 {
+		t.Error("there was something to wipe again")
 	}
 }

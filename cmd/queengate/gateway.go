@@ -89,6 +89,7 @@ func runGateway(ctx context.Context, in *invocation) (ended error) {
 	group.Add("tracing", tracer)
 	group.Add("book", book)
 	group.Add("quota", g.Gate())
+	group.Add("wipe", newWiper(log, &c.Gateway, pool, g, book, reg))
 	group.Add("gateway", g)
 	return group.Run(ctx)
 }

@@ -142,8 +142,9 @@ func TestThePartsServeApart(t *testing.T) {
 	// An operator asks the broker itself, for the cell or in the name of a tenant.
 	operator := []string{"operator-token", "--cell-key", dir.Path("keys", "cell.key")}
 	for path, args := range map[string][]string{
-		"/api/v1/system/maintenance": operator,
-		"/api/v1/resources/queues":   append(operator[:3:3], "--tenant", made.Tenant),
+		"/api/v1/system/maintenance":                     operator,
+		"/api/v1/resources/queues":                       append(operator[:3:3], "--tenant", made.Tenant),
+		"/internal/v1/tenants/" + made.Tenant + "/names": append(operator[:3:3], "--tenant", made.Tenant, "--access", "internal"),
 	} {
 		r, err := http.NewRequest("GET", "http://"+broker+path, nil)
 		if err != nil {
@@ -164,6 +165,7 @@ func TestThePartsServeApart(t *testing.T) {
 	for _, args := range [][]string{
 		{"operator-token", "--ttl", "24h", "--cell-key", dir.Path("keys", "cell.key")},
 		{"operator-token", "--tenant", "acme", "--cell-key", dir.Path("keys", "cell.key")},
+		{"operator-token", "--access", "rw", "--cell-key", dir.Path("keys", "cell.key")},
 		{"operator-token", "--data", t.TempDir()},
 	} {
 		if status := app(t.Context(), args, nil, io.Discard, io.Discard); status != 2 {

@@ -65,6 +65,7 @@ type gatewayConfig struct {
 	Brokers      []string
 	DrainDelay   time.Duration
 	DrainTime    time.Duration
+	WipeSettle   time.Duration
 	JWTIssuer    string
 	JWTAudience  string
 	JWTSecret    conf.Secret
@@ -129,7 +130,7 @@ func defaults() *config {
 		Gateway: gatewayConfig{
 			SharedHosts: []string{"localhost", "127.0.0.1", "::1"}, MaxBodyBytes: 16 << 20, MaxConns: 50_000, MaxInFlight: 1024,
 			LongPollMax: 90 * time.Second, DrainTime: 25 * time.Second, IssuerRefresh: 15 * time.Minute, IssuerMaxAge: 24 * time.Hour,
-			BookMaxAge: plans.DefaultMaxAge,
+			BookMaxAge: plans.DefaultMaxAge, WipeSettle: 3 * time.Minute,
 		},
 		Broker: brokerConfig{
 			Addr: "127.0.0.1:6632", Cell: "local", Tenancy: true, MaxBodyBytes: 64 << 20, MaxParked: 50_000,
@@ -224,6 +225,7 @@ func (c *gatewayConfig) declare(s *conf.Set) {
 	s.Duration(&c.DrainDelay, "drain_delay", "How long readiness is red before the drain begins, for load balancers.", 0, 5*time.Minute)
 	s.Duration(&c.DrainTime, "drain_time", "For requests under way when service ends.", time.Second, drainBudget, milliseconds("QUEEN_PROXY_SHUTDOWN_DRAIN_MS", 0))
 	s.Check(func() error { return drains("gateway", c.DrainDelay, c.DrainTime) })
+	s.Duration(&c.WipeSettle, "wipe_settle", "How long after a cell has said that nothing of a deleted cluster is left it is asked once more: brokers write what they had in memory down within two minutes.", 0, 24*time.Hour)
 	s.String(&c.JWTIssuer, "jwt_issuer", "Issuer of session tokens; needed with a key.", conf.Env("QUEEN_PROXY_JWT_ISS"))
 	s.String(&c.JWTAudience, "jwt_audience", "Audience that session tokens must name; without one, any.", conf.Env("QUEEN_PROXY_JWT_AUD"))
 	s.Secret(&c.JWTSecret, "jwt_secret", "HS256 secret of session tokens, at least 32 bytes.", conf.Env("QUEEN_PROXY_JWT_SECRET"))

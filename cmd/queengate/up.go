@@ -188,6 +188,7 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	u.group.Add("book", book)
 	u.group.Add("broker", b)
 	u.group.Add("quota", g.Gate())
+	u.group.Add("wipe", newWiper(u.log, &c.Gateway, control, g, book, reg))
 	u.group.Add("gateway", g)
 	u.group.Add("announcement", run.Func(func(ctx context.Context) error {
 		if err := untilHealthy(ctx, health); err != nil {

@@ -57,6 +57,7 @@ var mayImport = map[string][]string{
 	"quota/meter":    {"internal/pg", "internal/spool"},
 	"proxy":          {"proxy/...", "plans", "quota/...", "wire", "internal/fair", "internal/httpkit", "internal/obs", "internal/tracing"},
 	"proxy/auth":     {"plans", "wire", "internal/bearer", "internal/pg"},
+	"proxy/wipe":     {"plans", "wire", "internal/pg"},
 	"proxy/control":  {"proxy/auth", "plans", "quota/meter", "internal/pg", "internal/httpkit"},
 	"broker":         {"broker/...", "mesh", "wire", "internal/bearer", "internal/fair", "internal/httpkit", "internal/obs", "internal/small", "internal/spool", "internal/tracing"},
 	"broker/store":   {"broker/segment", "wire", "internal/pg"},
@@ -178,7 +179,7 @@ func TestOnlyStoresSpeakToPostgres(t *testing.T) {
 	t.Parallel()
 	may := []string{
 		"internal/pg", "internal/pgtest", "internal/embedpg", "internal/bootstrap", "internal/bench", "internal/e2e", "migrations",
-		"broker/store", "plans", "tls", "quota/meter", "proxy/auth", "proxy/control", "cmd/queengate",
+		"broker/store", "plans", "tls", "quota/meter", "proxy/auth", "proxy/control", "proxy/wipe", "cmd/queengate",
 	}
 	for _, p := range list(t) {
 		for _, imp := range p.Imports {

@@ -350,4 +350,5 @@ func (d *document) talk(tenant uuid.UUID) {
 	ask("DELETE", "/api/v1/queues/orders/clear?partition=again", nil, 200)
 	ask("DELETE", "/api/v1/resources/queues/doomed", nil, 200)
 	ask("DELETE", "/api/v1/resources/queues/doomed", nil, 200)
+	ask("POST", "/internal/v1/tenants/"+tenant.String()+"/wipe", nil, 200) // the last: nothing works after it
 }

@@ -1,11 +1,13 @@
 -- queen.lock_tenant makes the tenant known and takes its row: the lock under which queues and partitions are counted,
--- created and deleted, and options rewritten. It conflicts with nothing on the paths of messages.
+-- created and deleted, and options rewritten. It conflicts with nothing on the paths of messages. A tenant that was removed
+-- for good has no row and gets none.
 CREATE OR REPLACE FUNCTION queen.lock_tenant(p_tenant uuid) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM queen.tenants t WHERE t.tenant_id = p_tenant FOR NO KEY UPDATE;
     IF NOT FOUND THEN
-        INSERT INTO queen.tenants (tenant_id) VALUES (p_tenant) ON CONFLICT DO NOTHING;
+        INSERT INTO queen.tenants (tenant_id) SELECT p_tenant
+        WHERE NOT EXISTS (SELECT FROM queen.closed_tenants c WHERE c.tenant = p_tenant) ON CONFLICT DO NOTHING;
         PERFORM 1 FROM queen.tenants t WHERE t.tenant_id = p_tenant FOR NO KEY UPDATE;
     END IF;
 END
@@ -20,12 +22,23 @@ LANGUAGE sql VOLATILE AS $$
             || encode(substr(sha256(convert_to(p_queue, 'UTF8')), 1, 2), 'hex'))::uuid
 $$;
 
+-- queen.close_tenant has a tenant create nothing any more, for good: what it has is the business of wipe_tenant. Doing it
+-- twice is fine. Locks: the tenant's row, so that whoever creates meanwhile has committed before or is refused.
+CREATE OR REPLACE FUNCTION queen.close_tenant(p_tenant uuid) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM queen.lock_tenant(p_tenant);
+    INSERT INTO queen.closed_tenants (tenant) VALUES (p_tenant) ON CONFLICT DO NOTHING;
+END
+$$;
+
 -- queen.provision creates what is missing of the pairs (p_queues[i], p_partitions[i]), all or nothing.
 --
 -- It returns one row. Over a cap (NULL: none), refused is 'queues' or 'partitions' and used what is there already; the
 -- caller ends the transaction as it likes, nothing was created. Default partitions are free. A queue born here has the
 -- lease of a queue born of a push, takes namespace and task from its dotted name, and has the retention ceiling for its
 -- retention (NULL: none). With p_refuse_unbounded it is not born: refused is 'retention', refused_queue the first such.
+-- A closed tenant is refused with SQLSTATE QG002: not in the row, which brokers of yesterday would take for a cap.
 --
 -- Locks: the tenant's row, then config_version if anything was created. Indexes: queues (tenant_id, name),
 -- log_partitions (queue_id, name).
@@ -36,6 +49,9 @@ CREATE OR REPLACE FUNCTION queen.provision(
 ) LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM queen.lock_tenant(p_tenant);
+    IF EXISTS (SELECT FROM queen.closed_tenants c WHERE c.tenant = p_tenant) THEN
+        RAISE EXCEPTION SQLSTATE 'QG002' USING MESSAGE = 'the tenant was removed';
+    END IF;
 
     SELECT count(DISTINCT w.queue) INTO queues_created
     FROM unnest(p_queues) AS w (queue)

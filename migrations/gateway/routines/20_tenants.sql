@@ -17,7 +17,9 @@ BEGIN
 END
 $$;
 
--- Deleting is one way: the wipe of the broker's data may have begun.
+-- set_tenant_status moves a tenant, and with it all its clusters as far as they are not in a worse state, to a state of the
+-- life cycle. Deleting is one way: gateways begin at once to remove what the cells hold (80_life_cycle.sql). The state it
+-- has already is no change and leaves no audit row.
 CREATE OR REPLACE FUNCTION queengate.set_tenant_status(p_tenant uuid, p_status text) RETURNS void
 LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -30,16 +32,18 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'unknown tenant %', p_tenant USING ERRCODE = 'no_data_found';
     END IF;
-    IF v_old = 'deleting' AND p_status IS DISTINCT FROM 'deleting' THEN
-        RAISE EXCEPTION 'tenant % is being deleted', p_tenant USING ERRCODE = 'object_not_in_prerequisite_state';
+    IF NOT queengate.change_status('tenant ' || p_tenant, v_old, p_status) THEN
+        RETURN;
     END IF;
     UPDATE queengate.tenants SET status = p_status WHERE id = p_tenant;
     PERFORM queengate.audit(p_tenant, NULL, 'tenant_status_changed', p_status, jsonb_build_object('from', v_old));
 END
 $$;
 
--- delete_tenant forgets a tenant whose broker data has been purged: its status is deleting, or p_force. It returns what
--- was removed, with the broker namespaces, or {"deleted": false} when there is no such tenant. The audit stays.
+-- delete_tenant forgets a tenant: it is deleting and its clusters are gone, or their data is removed for certain. Gateways
+-- do that by themselves when a wipe has ended. p_force forgets it in any state, for a cell that is lost: what brokers still
+-- hold of it then stays there. It returns what was removed, with the broker namespaces, or {"deleted": false} when there is
+-- no such tenant. The audit stays.
 CREATE OR REPLACE FUNCTION queengate.delete_tenant(p_tenant uuid, p_force boolean DEFAULT false) RETURNS jsonb
 LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -59,6 +63,11 @@ BEGIN
     IF v_tenant.status <> 'deleting' AND p_force IS NOT TRUE THEN
         RAISE EXCEPTION 'tenant % is %, not deleting', v_tenant.slug, v_tenant.status
             USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    IF p_force IS NOT TRUE AND EXISTS (
+        SELECT FROM queengate.clusters c LEFT JOIN queengate.wipes w ON w.cluster_id = c.id
+        WHERE c.tenant_id = p_tenant AND w.confirmed_at IS NULL) THEN
+        RAISE EXCEPTION 'the data of tenant % is not removed', v_tenant.slug USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     SELECT coalesce(jsonb_agg(jsonb_build_object('id', id, 'slug', slug, 'broker_tenant_uuid', broker_tenant_uuid) ORDER BY slug), '[]')
         INTO v_clusters FROM queengate.clusters WHERE tenant_id = p_tenant;

@@ -138,6 +138,7 @@ BEGIN
 END
 $$;
 
+-- set_cluster_status moves a cluster to a state of the life cycle; what counts is the worse of its own and its tenant's.
 -- Deleting is one way, as for tenants.
 CREATE OR REPLACE FUNCTION queengate.set_cluster_status(p_cluster uuid, p_status text) RETURNS void
 LANGUAGE plpgsql
@@ -148,8 +149,8 @@ DECLARE
 BEGIN
     PERFORM queengate.lock_changes();
     v_cluster := queengate.cluster(p_cluster);
-    IF v_cluster.status = 'deleting' AND p_status IS DISTINCT FROM 'deleting' THEN
-        RAISE EXCEPTION 'cluster % is being deleted', v_cluster.slug USING ERRCODE = 'object_not_in_prerequisite_state';
+    IF NOT queengate.change_status('cluster ' || v_cluster.slug, v_cluster.status, p_status) THEN
+        RETURN;
     END IF;
     UPDATE queengate.clusters SET status = p_status WHERE id = p_cluster;
     PERFORM queengate.audit(v_cluster.tenant_id, p_cluster, 'cluster_status_changed', p_status,
