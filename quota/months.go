@@ -92,7 +92,11 @@ func (g *Gate) saveUntil(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return g.SaveMonths(context.WithoutCancel(ctx))
+			// Nobody can do anything about it any more, and it is no failure of the stop. A fleet's Redis has the counts.
+			if err := g.SaveMonths(context.WithoutCancel(ctx)); err != nil {
+				g.log.Error("what months have used since it was saved last is lost to the control database", "err", err)
+			}
+			return nil
 		case <-tick.C:
 		}
 		switch err := g.SaveMonths(ctx); {
