@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/queengate/queengate/wire"
 )
 
 func TestPopDecodesTheContract(t *testing.T) {
@@ -85,13 +87,17 @@ func TestSettle(t *testing.T) {
 		}
 	}
 
-	results, err := c.Settle(t.Context(), Settlement{Message: &a}, Settlement{Message: &a}, Settlement{Message: &a}, Settlement{Message: &a}, Settlement{Message: &a})
+	one := Settlement{Message: &a}
+	results, err := c.Settle(t.Context(), one, one, one, one, one, one)
 	var e *AckError
-	if !errors.As(err, &e) || !errors.Is(err, ErrLeaseLost) || e.Unsure || err.Error() != "1 of 5 messages were not settled: invalid or expired lease (invalid_lease)" {
+	if !errors.As(err, &e) || !errors.Is(err, ErrLeaseLost) || e.Unsure || err.Error() != "2 of 6 messages were not settled: invalid or expired lease (invalid_lease)" {
 		t.Errorf("got %v", err)
 	}
-	if got := fmt.Sprintf("%+v", results[2]); got != "{TransactionID:c Success:true Error: LeaseReleased:false DLQ:true Noop:false}" {
+	if got := fmt.Sprintf("%+v", results[2]); got != "{TransactionID:c Success:true Error: LeaseReleased:false DLQ:true Noop:false Outcome:}" {
 		t.Errorf("got %s", got)
+	}
+	if got := results[5].Outcome; got != wire.OutcomeUnknown {
+		t.Errorf("what nobody knows has the outcome %q", got)
 	}
 	if err := c.Ack(t.Context(), a, b); err == nil || len(s.seen()) != 4 {
 		t.Errorf("mixed groups: %v", err)
