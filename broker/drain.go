@@ -47,7 +47,13 @@ func (b *Broker) runDrain(ctx context.Context) error {
 		case <-timer.C:
 		}
 		for ctx.Err() == nil && !l.disk.Empty() && !b.switches.push.Load() {
-			err := b.drainOnce(&attempts)
+			err := b.learnSwitches()
+			if err == nil && b.switches.push.Load() {
+				break // it was stopped before this broker began
+			}
+			if err == nil {
+				err = b.drainOnce(&attempts)
+			}
 			if err == nil {
 				pause = drainFirst
 				continue

@@ -148,6 +148,9 @@ func TestMaintenanceDivertsPushesAndSurvivesARestart(t *testing.T) {
 	}
 	w = serveWith(t, pool, Deps{Store: store.New(pool), Spool: openSpool(t, spool.Config{Dir: dir})}, nil)
 	w.buffered(items(item("q", "a", "3")))
+	if n := w.object("/api/v1/system/maintenance")["bufferedMessages"]; n != 3.0 {
+		t.Errorf("%v messages are buffered: a broker that starts under maintenance drains", n)
+	}
 	w.do("POST", "/api/v1/system/maintenance", `{"enabled":false}`).want(t, 200)
 	w.drained()
 	if d := cmp.Diff([]string{"1", "2", "3"}, w.all("q", "a")); d != "" {

@@ -16,6 +16,7 @@ import (
 type switches struct {
 	push, pop atomic.Bool // on: pushes are refused, pops deliver nothing
 	seen      atomic.Int64
+	known     atomic.Bool // they were read at least once
 
 	mu      sync.Mutex // guards changed; held during a reading
 	changed time.Time  // when they were last set from here
@@ -45,6 +46,7 @@ func (b *Broker) obeyLocked(now store.Switches, asked time.Time) {
 		return
 	}
 	s.seen.Store(asked.UnixNano())
+	s.known.Store(true)
 	if s.push.Swap(now.Push) && !now.Push {
 		b.spooled.signal() // what was diverted may go to the database
 	}
@@ -74,6 +76,21 @@ func (b *Broker) look(now time.Time) {
 		return
 	}
 	b.obeyLocked(found, asked)
+}
+
+// learnSwitches makes sure that the switches were read once.
+func (b *Broker) learnSwitches() error {
+	if b.switches.known.Load() {
+		return nil
+	}
+	ctx, cancel := b.database()
+	defer cancel()
+	asked := time.Now()
+	found, err := b.db.Switches(ctx)
+	if err == nil {
+		b.obey(found, asked)
+	}
+	return err
 }
 
 // pushesOpen refuses whatever stores messages while the operator has stopped pushes.
