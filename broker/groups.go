@@ -57,12 +57,13 @@ func (b *Broker) listGroups(x *exchange) error {
 	return x.answer(all)
 }
 
-// groupState is Dead for a group that has no cursor on the queue: the queue is not there, or nobody has read it.
+// groupState is Dead for a group that has no cursor on the queue and is to get none: the queue is not there, or nobody has
+// read it.
 func groupState(g *store.Group) string {
 	switch {
 	case g.LagSeconds > groupLagging:
 		return "Lagging"
-	case g.Cursors == 0:
+	case g.Cursors == 0 && !g.Seeding:
 		return "Dead"
 	}
 	return "Stable"

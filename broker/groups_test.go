@@ -346,3 +346,45 @@ func TestGroupsOverHTTP(t *testing.T) {
 		t.Errorf("%v", list[1])
 	}
 }
+
+// A pop that registers its group on a queue with more partitions than one commit can give cursors: the group is there at
+// once, gets what comes, on two brokers at the same time, and none of what was.
+func TestAGroupBeginsAtOnceOnALargeQueue(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t, migrations.Broker)
+	here, there := serve(t, pool, nil), serve(t, pool, nil)
+	const partitions = 70 // more than a pop looks at
+	items := make([]string, partitions)
+	for i := range items {
+		items[i] = fmt.Sprintf(`{"queue":"orders","partition":"p%d","payload":1}`, i)
+	}
+	here.push(`{"items":[` + strings.Join(items, ",") + `]}`)
+	if _, err := pool.Exec(t.Context(), "UPDATE queen.queues SET partition_count = partition_count + 1000000"); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []*world{here, there} {
+		if got := w.pop("orders?consumerGroup=g&subscriptionMode=new"); len(got.Messages) != 0 {
+			t.Errorf("what was there before: %v", txns(got))
+		}
+	}
+	var cursors, owed int
+	if err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM queen.log_consumers),
+(SELECT count(*) FROM queen.group_registrations WHERE seeded_to = '')`).Scan(&cursors, &owed); err != nil {
+		t.Fatal(err)
+	}
+	if cursors != 0 || owed != 1 {
+		t.Errorf("%d cursors, which cost an idle poll something; %d registrations owe theirs, want 1", cursors, owed)
+	}
+	list := decode[[]map[string]any](t, here.do("GET", "/api/v1/consumer-groups", "").want(t, 200))
+	if len(list) != 1 || list[0]["state"] != "Stable" || list[0]["totalLag"] != 0.0 {
+		t.Errorf("a group that has just begun: %v", list)
+	}
+	here.push(`{"items":[{"queue":"orders","partition":"p69","transactionId":"old lane","payload":2}]}`)
+	if got := here.pop("orders?consumerGroup=g&autoAck=true&wait=true&timeout=20000"); !slices.Equal(txns(got), []string{"old lane"}) {
+		t.Errorf("from a partition that was there: %v", txns(got))
+	}
+	here.push(`{"items":[{"queue":"orders","partition":"young","transactionId":"new lane","payload":2}]}`)
+	if got := there.pop("orders?consumerGroup=g&autoAck=true&wait=true&timeout=20000"); !slices.Equal(txns(got), []string{"new lane"}) {
+		t.Errorf("from a new partition: %v", txns(got))
+	}
+}

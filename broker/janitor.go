@@ -35,7 +35,7 @@ func registerJanitor(reg *prometheus.Registry, b *Broker) {
 	count := func(name, help string, f func(janitor.Stats) uint64) {
 		add(name, help, nil, func(s janitor.Stats) float64 { return float64(f(s)) })
 	}
-	for _, task := range []string{store.TaskRetention, store.TaskSidecar, store.TaskPartitions, store.TaskHistory, store.TaskWrites} {
+	for _, task := range []string{store.TaskRetention, store.TaskSidecar, store.TaskPartitions, store.TaskHistory, store.TaskWrites, store.TaskCursors} {
 		add("runs_total", "Tasks of upkeep that this broker did.", prometheus.Labels{"task": task},
 			func(s janitor.Stats) float64 { return float64(s.Runs[task]) })
 	}

@@ -75,6 +75,7 @@ func (c Config) tasks() []store.Task {
 		{Name: store.TaskRetention, Period: c.Interval},
 		{Name: store.TaskSidecar, Period: max(c.Interval, min(12*c.Interval, time.Minute))},
 		{Name: store.TaskHistory, Period: time.Hour},
+		{Name: store.TaskCursors, Period: c.Interval},
 		{Name: store.TaskWrites, Period: max(c.Interval, time.Minute)},
 	}
 	if !c.KeepPartitions {

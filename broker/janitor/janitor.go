@@ -1,5 +1,6 @@
 // Package janitor does the background upkeep of a cell: retention, the purge of the hash sidecar, partitions that nobody
-// comes to any more, old history, and the log of writes behind the change feed. What may be deleted, and why nobody waits
+// comes to any more, old history, the log of writes behind the change feed, and cursors that groups are still to get on
+// large queues. What may be deleted, and why nobody waits
 // meanwhile, stands in docs/design/retention.md.
 //
 // Every broker runs a janitor. A task is done by one of them at a time, under a claim in the database with a time and a
@@ -34,6 +35,7 @@ type Store interface {
 	ReclaimPartitions(ctx context.Context, l store.TaskLease, idle time.Duration, limit int) (deleted int64, err error)
 	SweepDropped(ctx context.Context) (removed int64, err error)
 	FoldRetentionHistory(ctx context.Context, l store.TaskLease, fold, keep time.Duration, limit int) (rows int64, err error)
+	SeedRegistered(ctx context.Context, l store.TaskLease, limit int) (partitions int64, err error)
 	PurgeWrites(ctx context.Context, l store.TaskLease, limit int) (rows int64, err error)
 }
 
@@ -134,6 +136,8 @@ func (j *Janitor) run(ctx context.Context, l store.TaskLease, claimed time.Time)
 		err = r.history(ctx)
 	case l.Task == store.TaskWrites:
 		err = r.writes(ctx)
+	case l.Task == store.TaskCursors:
+		err = r.cursors(ctx)
 	}
 	took := time.Since(r.begin)
 	lost := errors.Is(err, store.ErrFenced)

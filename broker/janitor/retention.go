@@ -23,6 +23,7 @@ const (
 	foldStep    = 5000
 	foldAfter   = 24 * time.Hour
 	writesStep  = 5000
+	cursorsStep = 5000 // some 0.2 s, for which the tenant's row is held
 )
 
 func (c Config) page() int { return min(maxPage, 5*c.BatchSize*c.Parallelism) }
@@ -214,6 +215,13 @@ func (r *run) history(ctx context.Context) error {
 func (r *run) writes(ctx context.Context) error {
 	return r.drain(ctx, "writes", func(ctx context.Context) (int64, error) {
 		return r.db.PurgeWrites(ctx, r.TaskLease, writesStep)
+	})
+}
+
+// cursors makes those that registrations on large queues owe.
+func (r *run) cursors(ctx context.Context) error {
+	return r.drain(ctx, "partitions", func(ctx context.Context) (int64, error) {
+		return r.db.SeedRegistered(ctx, r.TaskLease, cursorsStep)
 	})
 }
 

@@ -282,3 +282,36 @@ func TestBlockedPartitionsStarveNobody(t *testing.T) {
 	}
 	w.wantLog(free, "1..1")
 }
+
+// A group whose cursors are owed still holds what it is to read, and lets go what it is not.
+func TestCompletionCountsGroupsWhoseCursorsAreOwed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		mode wire.SeedMode
+		want string
+	}{
+		"that reads everything": {wire.SeedAll, "0..3"},
+		"that reads what comes": {wire.SeedNew, "3..3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.queue("orders", `"retentionEnabled":true,"completedRetentionSeconds":60`)
+			p := w.partition("orders", "a")
+			w.push(p, time.Hour, 3)
+			w.commit(p, "done", 2)
+			w.exec("UPDATE queen.queues SET partition_count = partition_count + 5000")
+			if _, err := w.Register(t.Context(), w.tenant, "g", "orders", store.Seed{Mode: c.mode}); err != nil {
+				t.Fatal(err)
+			}
+			l := w.lease(store.TaskRetention)
+			if _, err := w.Trim(t.Context(), l, []int64{p.ID}, 100, false); err != nil {
+				t.Fatal(err)
+			}
+			if n := w.number("SELECT count(*) FROM queen.log_consumers WHERE consumer_group = 'g'"); n != 0 {
+				t.Fatal("the cursor is not owed")
+			}
+			w.wantLog(p, c.want)
+		})
+	}
+}

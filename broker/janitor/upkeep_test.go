@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -285,8 +286,8 @@ func TestIdleTurnIsOneStatement(t *testing.T) {
 	if c.claims != 1 || len(c.held) != 0 {
 		t.Errorf("%d claims gave %+v", c.claims, c.held)
 	}
-	if n := w.number("SELECT count(*) FROM queen.maintenance_leases WHERE next_due_at > clock_timestamp() AND lease_until IS NULL AND last_run_at IS NOT NULL"); n != 4 {
-		t.Errorf("%d tasks were done with, want 4", n)
+	if n := w.number("SELECT count(*) FROM queen.maintenance_leases WHERE next_due_at > clock_timestamp() AND lease_until IS NULL AND last_run_at IS NOT NULL"); n != 5 {
+		t.Errorf("%d tasks were done with, want 5", n)
 	}
 }
 
@@ -368,12 +369,39 @@ func TestConfigBounds(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := len((Config{KeepPartitions: true}).withDefaults().tasks()); n != 4 {
-		t.Errorf("%d tasks without the cleanup of partitions, want 4", n)
+	if n := len((Config{KeepPartitions: true}).withDefaults().tasks()); n != 5 {
+		t.Errorf("%d tasks without the cleanup of partitions, want 5", n)
 	}
 	for _, task := range (Config{Interval: 200 * time.Millisecond}).withDefaults().tasks() {
 		if task.Name == store.TaskRetention && task.Period != 200*time.Millisecond || task.Name == store.TaskPartitions && task.Period < time.Minute {
 			t.Errorf("%+v", task)
 		}
+	}
+}
+
+// What a registration on a large queue owes is made by whichever janitor comes next, in one run.
+func TestOwedCursorsAreMade(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.queue("orders", "")
+	for i := range 7 {
+		w.push(w.partition("orders", fmt.Sprint("p", i)), 0, 2)
+	}
+	w.exec("UPDATE queen.queues SET partition_count = partition_count + 5000")
+	w.register("g", "orders")
+	w.register("h", "orders")
+	if n := w.number("SELECT count(*) FROM queen.log_consumers"); n != 0 {
+		t.Fatalf("%d cursors came with the registrations", n)
+	}
+	w.turn()
+	if n := w.number("SELECT count(*) FROM queen.log_consumers"); n != 2*w.number("SELECT count(*) FROM queen.log_partitions") {
+		t.Errorf("%d cursors", n)
+	}
+	if n := w.j.Stats().Runs[store.TaskCursors]; n != 1 {
+		t.Errorf("%d runs", n)
+	}
+	w.turn()
+	if n := w.j.Stats().Runs[store.TaskCursors]; n != 1 {
+		t.Errorf("%d runs, the last of them for nothing", n)
 	}
 }

@@ -16,12 +16,17 @@ import (
 const maxAbsentRegistrations = 10_000
 
 var (
-	sqlRegister = statement(`SELECT outcome, coalesce(conflating, false) FROM queen.register_group($1, $2, $3, $4, $5, $6, $7)`)
+	sqlRegister = statement(`SELECT outcome, coalesce(conflating, false) FROM queen.register_group($1, $2, $3, $4, $5, $6, $7, $8)`)
 	sqlSeed     = statement(`SELECT queen.seed_cursors($1, $2)`)
+	sqlSeedNext = statement(`SELECT queen.seed_registered($1, $2, $3, $4)`)
 )
 
-// Register records the group on the queue at its first pop and seeds cursors for the existing partitions, in one
-// statement and one commit; later calls change nothing, whatever their seed. The queue need not exist.
+// seedWhole is how many cursors a registration makes in its own commit: some 0.2 s of work at most.
+const seedWhole = 5_000
+
+// Register records the group on the queue at its first pop; later calls change nothing, whatever their seed. The queue
+// need not exist. It is one commit, and a short one whatever the queue: cursors of the existing partitions are made along
+// with it up to 5,000 of them, else by SeedRegistered and by the first claim of each. What the group gets is the same.
 //
 // SeedNew starts existing partitions at their end; partitions created later deliver everything. SeedTimestamp starts
 // each partition at the first segment stamped at or after seed.From, and at its end when there is none. The group
@@ -37,7 +42,7 @@ func (s *Store) Register(ctx context.Context, tenant uuid.UUID, group, queue str
 	mode, from := seed.columns()
 	var outcome string
 	if err := s.commit(ctx, "register group", sqlRegister,
-		[]any{tenant, group, queue, mode, from, seed.Conflation, maxAbsentRegistrations}, []any{&outcome, &conflates}); err != nil {
+		[]any{tenant, group, queue, mode, from, seed.Conflation, maxAbsentRegistrations, seedWhole}, []any{&outcome, &conflates}); err != nil {
 		return false, err
 	}
 	if outcome == "full" {
@@ -46,6 +51,14 @@ func (s *Store) Register(ctx context.Context, tenant uuid.UUID, group, queue str
 		return false, e
 	}
 	return conflates, nil
+}
+
+// SeedRegistered makes cursors that registrations on large queues still owe, of at most limit partitions, in one commit. It
+// returns how many partitions it looked at, at least 1, and 0 when nothing is owed but by tenants that others have locked.
+// Meanwhile such a tenant's queues and partitions are not created or deleted, and its groups not moved; messages flow.
+// Errors: ErrFenced.
+func (s *Store) SeedRegistered(ctx context.Context, l TaskLease, limit int) (partitions int64, err error) {
+	return s.fenced(ctx, "seed registered", sqlSeedNext, l, limit)
 }
 
 // columns returns the seed as a registration holds it; a nil time is the time of registration.

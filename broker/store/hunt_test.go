@@ -288,6 +288,10 @@ var writers = map[string]func(h *hunter) error{
 	"ReclaimPartitions": func(h *hunter) error {
 		return h.under(TaskPartitions, func(l TaskLease) error { return only(h.db.ReclaimPartitions(h.ctx, l, time.Millisecond, 10)) })
 	},
+	"SeedRegistered": func(h *hunter) error {
+		h.exec("UPDATE queen.group_registrations SET seeded_to = '' WHERE consumer_group = $1", h.group())
+		return h.under(TaskCursors, func(l TaskLease) error { return only(h.db.SeedRegistered(h.ctx, l, 2)) })
+	},
 	"Register": func(h *hunter) error {
 		return only(h.db.Register(h.ctx, h.tenant, h.group(), "sales.q", Seed{Mode: wire.SeedAll}))
 	},

@@ -150,6 +150,49 @@ func deletesGroup(s *Store, sc *scene) verdict {
 	return verdict{fmt.Sprintf("deleted %d cursors, %d registrations", d.Cursors, d.Registrations), false}
 }
 
+// registers registers the group anew.
+func registers(seed Seed) op {
+	return func(s *Store, sc *scene) verdict {
+		if _, err := s.Register(sc.ctx, sc.tenant, stageGroup, "q", seed); err != nil {
+			return failed(err)
+		}
+		return verdict{"registered", false}
+	}
+}
+
+// seedsOwed takes steps until nothing is owed to the group, or another session has the tenant.
+func seedsOwed(s *Store, sc *scene) verdict {
+	for {
+		n, err := s.SeedRegistered(sc.ctx, sc.task, 2)
+		if err != nil {
+			return failed(err)
+		}
+		if n == 0 {
+			return verdict{"seeded", sc.count("SELECT count(*) FROM queen.group_registrations WHERE tenant_id = $1 AND seeded_to IS NOT NULL", sc.tenant) > 0}
+		}
+	}
+}
+
+// strange makes the group unknown on a queue that is too large for a registration to make its cursors.
+func strange(sc *scene) {
+	deletesGroup(sc.store, sc)
+	sc.exec("UPDATE queen.queues SET partition_count = $2 WHERE id = $1", sc.id, seedWhole)
+	sc.task = sc.world.task(TaskCursors)
+	sc.stored(2)
+}
+
+// small is strange on a queue that is not.
+func small(sc *scene) {
+	strange(sc)
+	sc.exec("UPDATE queen.queues SET partition_count = 1 WHERE id = $1", sc.id)
+}
+
+// owed has registered the group, which is to begin behind what is there, and made no cursor.
+func owed(sc *scene) {
+	strange(sc)
+	registers(Seed{Mode: wire.SeedNew})(sc.store, sc)
+}
+
 // replays moves the letter of the scene back to the end of its partition.
 func replays(s *Store, sc *scene) verdict {
 	m := sc.segmentOf(sc.lane, LetterPrefix+"letter")
@@ -254,8 +297,23 @@ func TestTwoSessionsInEveryOrderOfTheirSteps(t *testing.T) {
 		"transaction and ack":    {leased, []op{transacts(0, 1)}, []op{acks(0, wire.AckCompleted, false, 1)}},
 		"transaction and push":   {leased, []op{transacts(0, 1)}, []op{pushes("transacted")}},
 		"transaction and expiry": {leased, []op{transacts(0, 1)}, []op{expires, pops(1, false)}},
-		"replay and retention":   {deadAndOld, []op{replays}, []op{trims}},
-		"replay and replay":      {deadAndOld, []op{replays}, []op{replays}},
+		"register and push":      {strange, []op{registers(Seed{Mode: wire.SeedNew}), seedsOwed}, []op{pushes("new")}},
+		"register and register":  {strange, []op{registers(Seed{Mode: wire.SeedNew}), seedsOwed}, []op{registers(Seed{Mode: wire.SeedAll})}},
+		"register and delete":    {strange, []op{registers(Seed{Mode: wire.SeedAll}), seedsOwed}, []op{deletesGroup}},
+		"seed and delete group":  {owed, []op{seedsOwed}, []op{deletesGroup}},
+		"seed and push":          {owed, []op{seedsOwed}, []op{pushes("new")}},
+		"seed and seed":          {owed, []op{seedsOwed}, []op{seedsOwed}},
+		"seed and seek back":     {owed, []op{seedsOwed}, []op{seeks(back)}},
+		"seed and a first pop": {func(sc *scene) { owed(sc); pushes("new")(sc.store, sc) }, []op{seedsOwed}, []op{func(s *Store, sc *scene) verdict {
+			if err := s.seedCursors(sc.ctx, []int64{sc.lane.id}, []string{stageGroup}); err != nil {
+				return failed(err)
+			}
+			return pops(1, false)(s, sc)
+		}}},
+		"small: register and push":         {small, []op{registers(Seed{Mode: wire.SeedNew})}, []op{pushes("new")}},
+		"small: register and delete group": {small, []op{registers(Seed{Mode: wire.SeedAll})}, []op{deletesGroup}},
+		"replay and retention":             {deadAndOld, []op{replays}, []op{trims}},
+		"replay and replay":                {deadAndOld, []op{replays}, []op{replays}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -25,6 +25,7 @@ const laneRows = `WITH pair AS (
      WHERE q.tenant_id = $1 AND ($2::text IS NULL OR k.consumer_group = $2)
 ), lane AS (
     SELECT g.queue, g.consumer_group, r.mode, r.seed_from, r.created_at AS registered_at, coalesce(r.conflation, false) AS conflation,
+           r.seeded_to IS NOT NULL AS seeding,
            p.uid, p.name AS partition, k.committed IS NOT NULL AS has_cursor, coalesce(k.total_consumed, 0) AS consumed,
            CASE WHEN k.lease_expires_at > now() THEN k.worker_id END AS worker,
            CASE WHEN k.lease_expires_at > now() THEN k.lease_acquired_at END AS acquired_at,
@@ -37,7 +38,7 @@ const laneRows = `WITH pair AS (
      CROSS JOIN LATERAL (
            SELECT CASE WHEN k.committed IS NOT NULL OR r.mode IS NOT NULL OR g.consumer_group = '` + wire.QueueModeGroup + `' THEN
                       greatest(p.last_offset - greatest(coalesce(k.committed,
-                          queen.seed_offset(r.mode, r.seed_from, p.id, p.log_start, p.created_at)), p.log_start - 1), 0) END AS pending) n
+                          queen.start_offset(r.mode, r.seed_from, r.last_partition, p)), p.log_start - 1), 0) END AS pending) n
 ), aged AS (
     SELECT l.*, coalesce(greatest(floor(extract(epoch FROM clock_timestamp() - l.since)), 0), 0)::bigint AS lag_seconds FROM lane l
 )
@@ -46,7 +47,7 @@ const laneRows = `WITH pair AS (
 var (
 	listGroups = statement(laneRows + `SELECT l.queue, l.consumer_group, coalesce(l.mode, ''), l.seed_from, l.registered_at, l.conflation,
     count(DISTINCT l.worker), count(*) FILTER (WHERE l.has_cursor), count(*) FILTER (WHERE l.pending > 0),
-    sum(l.pending)::bigint, max(l.lag_seconds)
+    sum(l.pending)::bigint, max(l.lag_seconds), bool_or(l.seeding)
 FROM aged l GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY l.consumer_group, l.queue`)
 	laggingLanes = statement(laneRows + `SELECT ` + groupLaneColumns + ` FROM aged l
 WHERE l.pending > 0 AND l.lag_seconds >= $3 ORDER BY l.lag_seconds DESC, l.consumer_group, l.queue, l.partition`)
@@ -69,6 +70,7 @@ type Group struct {
 	Lagging     int64 // partitions with something pending
 	Pending     int64
 	LagSeconds  int64 // age of the oldest pending message
+	Seeding     bool  // more cursors are being made; what is pending does not depend on it
 }
 
 // Lane is a partition as one group sees it.
@@ -93,7 +95,7 @@ func (s *Store) Groups(ctx context.Context, tenant uuid.UUID) ([]Group, error) {
 	err := s.query(ctx, "list groups", listGroups, []any{tenant, nil}, func(rows pgx.Rows) error {
 		var g Group
 		var from, registered *time.Time
-		err := rows.Scan(&g.Queue, &g.Name, &g.Mode, &from, &registered, &g.Conflation, &g.Workers, &g.Cursors, &g.Lagging, &g.Pending, &g.LagSeconds)
+		err := rows.Scan(&g.Queue, &g.Name, &g.Mode, &from, &registered, &g.Conflation, &g.Workers, &g.Cursors, &g.Lagging, &g.Pending, &g.LagSeconds, &g.Seeding)
 		g.From, g.Registered = orZero(from), orZero(registered)
 		all = append(all, g)
 		return err
@@ -140,7 +142,7 @@ LEFT JOIN LATERAL (
       FROM queen.log_consumers c WHERE c.partition_id = p.id AND c.consumer_group = g.consumer_group) k ON true
 CROSS JOIN LATERAL (
     SELECT greatest(p.last_offset - greatest(coalesce(k.committed,
-        queen.seed_offset(r.mode, r.seed_from, p.id, p.log_start, p.created_at)), p.log_start - 1), 0) AS pending) n
+        queen.start_offset(r.mode, r.seed_from, r.last_partition, p)), p.log_start - 1), 0) AS pending) n
 ORDER BY p.name`)
 
 // PartitionDepth is what a group has to read in a partition.

@@ -18,6 +18,7 @@ const (
 	TaskPartitions = "partitions" // partitions nobody comes to any more
 	TaskHistory    = "history"    // records of what happened, past theirs
 	TaskWrites     = "writes"     // the log of writes, behind the feeds
+	TaskCursors    = "cursors"    // cursors that registrations on large queues owe
 )
 
 // Task is a task and how often the cell runs it.

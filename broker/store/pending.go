@@ -8,7 +8,8 @@ import (
 )
 
 // What a group has not consumed yet, and since when it may have it. The head of a partition is looked up only under a
-// delay. Indexes: log_partitions (queue_id, name) or its key, log_consumers_pkey, log_segments_pkey. No lock.
+// delay. Indexes: log_partitions (queue_id, name) or its key, group_registrations_pkey, log_consumers_pkey,
+// log_segments_pkey. No lock.
 const sqlPendingColumns = `
 SELECT p.id, p.last_offset, coalesce(k.committed, -1),
        CASE WHEN k.lease_expires_at > clock_timestamp() THEN k.lease_expires_at END,
@@ -26,26 +27,37 @@ const sqlPendingJoins = `
                  ORDER BY f.base_offset DESC LIMIT 1), 0)
            AND g.end_offset > coalesce(k.committed, p.log_start - 1)
          ORDER BY g.base_offset LIMIT 1) h ON true
- WHERE p.last_offset > coalesce(k.committed, p.log_start - 1)`
+ WHERE coalesce(p.last_offset > k.committed, queen.starts_within(d.mode, d.seed_from, d.last_partition, p))`
+
+// sqlPendingRegistration joins alias r, by which a group starts where it has no cursor, with aliases q and w.
+const sqlPendingRegistration = `
+          LEFT JOIN queen.group_registrations r
+                 ON r.tenant_id = q.tenant_id AND r.queue = q.name AND r.consumer_group = w.consumer_group`
 
 var (
 	sqlPending = statement(sqlPendingColumns + `
-  FROM (SELECT $2::text COLLATE "C" AS consumer_group, $3::bigint * interval '1 ms' AS delay) d
-  JOIN queen.log_partitions p ON p.queue_id = $1` + sqlPendingJoins + ` ORDER BY p.id`)
+  FROM (SELECT q.id AS queue_id, w.consumer_group, $3::bigint * interval '1 ms' AS delay, r.mode, r.seed_from, r.last_partition
+          FROM (SELECT $2::text COLLATE "C" AS consumer_group) w
+          JOIN queen.queues q ON q.id = $1` + sqlPendingRegistration + `) d
+  JOIN queen.log_partitions p ON p.queue_id = d.queue_id` + sqlPendingJoins + ` ORDER BY p.id`)
 	sqlPendingIn = statement(sqlPendingColumns + `, d.queue
-  FROM (SELECT q.id AS queue_id, q.name AS queue, $2::text COLLATE "C" AS consumer_group,
-               q.delayed_processing * interval '1 s' AS delay
-          FROM queen.queues q WHERE q.id = ANY ($1::bigint[])) d
+  FROM (SELECT q.id AS queue_id, q.name AS queue, w.consumer_group, q.delayed_processing * interval '1 s' AS delay,
+               r.mode, r.seed_from, r.last_partition
+          FROM (SELECT $2::text COLLATE "C" AS consumer_group) w
+          JOIN queen.queues q ON q.id = ANY ($1::bigint[])` + sqlPendingRegistration + `) d
   JOIN queen.log_partitions p ON p.queue_id = d.queue_id` + sqlPendingJoins + ` ORDER BY p.id`)
 	sqlPendingOf = statement(sqlPendingColumns + `
-  FROM (SELECT n, id, consumer_group COLLATE "C" AS consumer_group, delay * interval '1 ms' AS delay
-          FROM unnest($1::bigint[], $2::text[], $3::bigint[]) WITH ORDINALITY AS u(id, consumer_group, delay, n)) d
+  FROM (SELECT w.n, w.id, w.consumer_group, w.delay * interval '1 ms' AS delay, r.mode, r.seed_from, r.last_partition
+          FROM (SELECT n, id, consumer_group COLLATE "C" AS consumer_group, delay
+                  FROM unnest($1::bigint[], $2::text[], $3::bigint[]) WITH ORDINALITY AS u(id, consumer_group, delay, n)) w
+          JOIN queen.log_partitions o ON o.id = w.id
+          JOIN queen.queues q ON q.id = o.queue_id` + sqlPendingRegistration + `) d
   JOIN queen.log_partitions p ON p.id = d.id` + sqlPendingJoins + ` ORDER BY d.n`)
 )
 
 // Pending returns the partitions of the queue with messages behind the group's cursor, in id order: the seed of a
-// ready ring. A partition without a cursor counts as pending while it holds anything; one that retention emptied
-// counts until a claim seals it. So it may say too much, never too little.
+// ready ring. A partition without a cursor counts as pending while its registration may start the group before its end;
+// one that retention emptied counts until a claim seals it. So it may say too much, never too little.
 func (s *Store) Pending(ctx context.Context, queueID int64, group string, delay time.Duration) ([]Pending, error) {
 	return s.pending(ctx, sqlPending, queueID, group, delay.Milliseconds())
 }

@@ -20,13 +20,13 @@ type Scope struct {
 const maxScopeRegistrations = 10_000
 
 var (
-	sqlRegisterScope = statement(`SELECT outcome, coalesce(conflating, false) FROM queen.register_scope($1, $2, $3, $4, $5, $6, $7, $8)`)
+	sqlRegisterScope = statement(`SELECT outcome, coalesce(conflating, false) FROM queen.register_scope($1, $2, $3, $4, $5, $6, $7, $8, $9)`)
 	sqlScopeQueues   = statement(`SELECT scope, queue_id, queue FROM queen.scope_queues($1, $2, $3)`)
 )
 
 // RegisterScope is Register for all queues of a scope, in one commit. Call it again when a queue has joined: it is read
 // from the time at which the group was first registered for the scope. A registration that the group has on a queue
-// already stays as it is.
+// already stays as it is. Of the cursors it makes 5,000 at most, as Register does.
 //
 // Errors: wire.QuotaExceeded when the groups of the tenant are registered for 10,000 scopes already.
 func (s *Store) RegisterScope(ctx context.Context, scope Scope, group string, seed Seed) (conflates bool, err error) {
@@ -36,7 +36,7 @@ func (s *Store) RegisterScope(ctx context.Context, scope Scope, group string, se
 	mode, from := seed.columns()
 	var outcome string
 	if err := s.commit(ctx, "register scope", sqlRegisterScope,
-		[]any{scope.Tenant, group, scope.Namespace, scope.Task, mode, from, seed.Conflation, maxScopeRegistrations},
+		[]any{scope.Tenant, group, scope.Namespace, scope.Task, mode, from, seed.Conflation, maxScopeRegistrations, seedWhole},
 		[]any{&outcome, &conflates}); err != nil {
 		return false, err
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // A stage plays two sessions against each other in every order of their steps. The database stops each session at gates:
-// in front of every statement that writes partitions, cursors or letters, behind the plan of a step of retention, and in
+// in front of every statement that writes partitions, cursors, letters or registrations, behind the plan of a step of retention, and in
 // front of the commit. A step goes from one gate to the next, and what a session does in between it does with the product's own statements.
 //
 // Sessions that would wait for each other do, and whether one waits is read from the server. A run ends when both sessions
@@ -100,7 +100,7 @@ func newStage(t *testing.T) *stage {
 	t.Helper()
 	s := &stage{world: newWorld(t)}
 	s.exec(gateSQL)
-	for _, table := range []string{"log_partitions", "log_consumers", "log_dlq"} {
+	for _, table := range []string{"log_partitions", "log_consumers", "log_dlq", "group_registrations"} {
 		s.exec("CREATE TRIGGER gate BEFORE INSERT OR UPDATE OR DELETE ON queen." + table + " FOR EACH STATEMENT EXECUTE FUNCTION queen.statement_gate()")
 		s.exec("CREATE CONSTRAINT TRIGGER gate_commit AFTER INSERT OR UPDATE OR DELETE ON queen." + table +
 			" DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION queen.commit_gate()")
@@ -283,7 +283,7 @@ SELECT format('cursor %s/%s %s: %s to %s by %s, retries %s, attempt %s at %s, co
 UNION ALL
 SELECT format('letter %s/%s %s: %s', d.queue, d.partition_name, d.consumer_group, d.offset_) FROM queen.log_dlq d WHERE d.tenant_id = $1
 UNION ALL
-SELECT format('registered %s %s', r.queue, r.consumer_group) FROM queen.group_registrations r WHERE r.tenant_id = $1
+SELECT format('registered %s %s, owed from %s', r.queue, r.consumer_group, r.seeded_to) FROM queen.group_registrations r WHERE r.tenant_id = $1
 UNION ALL
 SELECT format('queue %s counts %s partitions', q.name, q.partition_count) FROM queen.queues q WHERE q.tenant_id = $1
 UNION ALL

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -55,17 +56,25 @@ func (w *world) scale() group {
 	}
 }
 
-// subscribe registers a group that reads what comes from now on. A new group gets a cursor in every partition, which
-// takes its time with many of them: longer than a pop may, on a machine that does other things too.
+// subscribe registers a group that reads what comes from now on, and waits until it has a cursor in every partition: the
+// broker makes those of a large queue behind the pop that registers, which would otherwise go on during the measurement.
 func (w *world) subscribe(ctx context.Context, queue, group string) error {
 	c, err := w.broker.consumer(queue, "subscriptionMode=new", group)
 	if err != nil {
 		return err
 	}
 	defer c.c.Close()
-	for end := time.Now().Add(patience / 2); ; {
-		if err = c.pop(); err == nil || time.Now().After(end) {
+	if err := c.pop(); err != nil {
+		return err
+	}
+	for end := time.Now().Add(patience); ; {
+		var owed bool
+		err := w.db.QueryRow(ctx, "SELECT EXISTS (SELECT FROM queen.group_registrations WHERE seeded_to IS NOT NULL)").Scan(&owed)
+		if err != nil || !owed {
 			return err
+		}
+		if time.Now().After(end) {
+			return errors.New("the cursors of the group " + group + " are not made yet")
 		}
 		if err := sleepUntil(ctx, time.Now().Add(time.Second)); err != nil {
 			return err

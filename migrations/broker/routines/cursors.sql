@@ -98,13 +98,16 @@ END
 $$;
 
 -- queen.set_subscription changes where the registrations of a group start from, and returns how many there are. It moves
--- no cursor: partitions without one are seeded by it. A group that read everything starts from the time as well.
+-- no cursor: partitions without one are seeded by it. Cursors that the registrations still owe are made first, so that it
+-- does not matter how far they have come. A group that read everything starts from the time as well.
 CREATE OR REPLACE FUNCTION queen.set_subscription(p_tenant uuid, p_group text, p_from timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
 BEGIN
     PERFORM queen.lock_tenant(p_tenant);
+    PERFORM queen.seed_page(p_tenant, r.queue, p_group, NULL) FROM queen.group_registrations r
+      WHERE r.tenant_id = p_tenant AND r.consumer_group = p_group AND r.seeded_to IS NOT NULL;
     UPDATE queen.group_registrations r SET mode = 'timestamp', seed_from = p_from
     WHERE r.tenant_id = p_tenant AND r.consumer_group = p_group;
     GET DIAGNOSTICS v_count = ROW_COUNT;

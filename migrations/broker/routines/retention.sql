@@ -50,6 +50,7 @@ BEGIN
              WHERE EXISTS (SELECT FROM queen.log_partitions p WHERE p.queue_id = r.queue_id AND p.oldest_txn_at < v_now - r.keep_txn))
         WHEN 'partitions' THEN EXISTS (SELECT FROM queen.dropped_partitions)
             OR EXISTS (SELECT FROM queen.idle_partitions(p_idle, 1))
+        WHEN 'cursors' THEN EXISTS (SELECT FROM queen.group_registrations r WHERE r.seeded_to IS NOT NULL)
         WHEN 'writes' THEN EXISTS (SELECT FROM queen.log_writes w WHERE w.written_at < v_now - queen.writes_keep())
         ELSE true END;
 END $$;
@@ -214,13 +215,13 @@ LANGUAGE sql STABLE AS $$
      CROSS JOIN LATERAL (
             SELECT k.committed FROM queen.log_consumers k WHERE k.partition_id = p.id
             UNION ALL
-            SELECT queen.seed_offset(r.mode, r.seed_from, p.id, p.log_start, p.created_at)
+            SELECT queen.start_offset(r.mode, r.seed_from, r.last_partition, p)
               FROM queen.group_registrations r
              WHERE r.tenant_id = q.tenant_id AND r.queue = q.name
                AND NOT EXISTS (SELECT FROM queen.log_consumers k
                                 WHERE k.partition_id = p.id AND k.consumer_group = r.consumer_group)
             UNION ALL
-            SELECT queen.seed_offset(r.mode, r.seed_from, p.id, p.log_start, p.created_at)
+            SELECT queen.start_offset(r.mode, r.seed_from, r.last_partition, p)
               FROM queen.scope_registrations r
              WHERE r.tenant_id = q.tenant_id AND r.namespace IN ('', q.namespace) AND r.task IN ('', q.task)
                AND NOT EXISTS (SELECT FROM queen.log_consumers k
