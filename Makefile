@@ -9,7 +9,7 @@ TESTENV := scripts/testenv.sh
 GOTEST := go test -race -shuffle=on
 ARGS ?=
 
-.PHONY: help build run test test/race test/e2e fuzz bench lint fmt generate baseline verify check rel rel-nightly rel-mutants rel-test
+.PHONY: help build run test test/race test/e2e fuzz bench lint fmt generate baseline verify check rel rel-gateway rel-nightly rel-mutants rel-test
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z0-9\/-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ rel-test: ## the judge of reliability runs: its self-tests (deploy/rel, a module
 rel: ## the reliability run: all workloads under all faults, judged (two minutes); ARGS="-seed 7" repeats one
 	@scripts/need.sh postgres
 	cd deploy/rel && go run ./cmd/rel run $(ARGS)
+
+rel-gateway: ## the same for gateways: limits, slots, walls and pools of fleets (under five minutes); ARGS="-part ci" takes three
+	@scripts/need.sh postgres redis
+	cd deploy/rel && go run ./cmd/rel gate $(ARGS)
 
 rel-nightly: ## an hour of reliability runs; broken off, it goes on where it was
 	@scripts/need.sh postgres

@@ -587,7 +587,7 @@ func (s *story) deleted(q string, start int64) {
 func TestABadHistoryTurnsItsRuleRedAndNoOther(t *testing.T) {
 	t.Parallel()
 	tested := map[Rule]bool{}
-	for _, b := range badHistories {
+	for _, b := range slices.Concat(badHistories, badGates) {
 		tested[b.rule] = true
 		t.Run(b.rule.String()+" "+b.name, func(t *testing.T) {
 			t.Parallel()

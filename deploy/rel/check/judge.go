@@ -39,6 +39,7 @@ type judge struct {
 	counts Counts
 	faults faults
 	live   liveness
+	gates  gates
 	clock  clock
 	phase  string
 	phases map[string]bool
@@ -140,6 +141,7 @@ func (j *judge) event(e hist.Event) error {
 		}
 		j.live.completed(j, o, &e)
 		j.outage(o, &e)
+		j.pool(o, &e)
 		return j.completed(o, &e)
 	case hist.Nemesis:
 		f, ok := e.A.(*hist.Fault)
@@ -182,7 +184,7 @@ func (j *judge) invoked(o *operation) error {
 		r := reader{o.event.Tenant, a.Queue, a.Group}
 		j.sought[r] = seek{o.inv, never}
 		j.seekInvoked(o, a)
-	case *hist.PushArgs, *hist.PopArgs, *hist.DeadLettersArgs, *hist.ReplayArgs, *hist.HealthArgs, *hist.ConfigureArgs, *hist.TargetArgs:
+	case *hist.PushArgs, *hist.PopArgs, *hist.DeadLettersArgs, *hist.ReplayArgs, *hist.HealthArgs, *hist.ConfigureArgs, *hist.TargetArgs, *hist.AskArgs:
 	default:
 		if o.event.A == nil {
 			return fmt.Errorf("operation %d (%s) has no arguments", o.event.Op, o.event.F)
@@ -243,6 +245,8 @@ func (j *judge) completed(o *operation, e *hist.Event) error {
 	case *hist.ReplayArgs:
 		v, _ := e.V.(*hist.ReplayAnswer)
 		j.dead.replayed(j, e, a, v)
+	case *hist.AskArgs:
+		j.asked(o, e, a)
 	case *hist.TargetArgs:
 		if e.Kind != hist.Fail {
 			j.anew = true
@@ -274,6 +278,8 @@ func (j *judge) note(e *hist.Event) {
 		if n.TimerP99Ms > noisyMs {
 			j.noise = append(j.noise, fmt.Sprintf("the machine is too noisy: a timer of 1 ms is late by %.0f ms at p99", n.TimerP99Ms))
 		}
+	default:
+		j.gateNote(e)
 	}
 }
 
@@ -326,5 +332,6 @@ func (j *judge) finish(opt Options) {
 	j.dead.finish(j)
 	j.serial()
 	j.linear(opt)
+	j.gateways()
 	j.live.finish(j)
 }

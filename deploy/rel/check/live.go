@@ -216,7 +216,10 @@ func (v *liveness) completed(j *judge, o *operation, e *hist.Event) {
 	if a, ok := o.event.A.(*hist.PopArgs); ok && a.Wait {
 		t.extra += int64(a.TimeoutMs) * milli
 	}
-	if e.Kind != hist.OK && (e.Kind != hist.Fail || e.Status < 200 || e.Status > 299) {
+	if a, ok := o.event.A.(*hist.AskArgs); ok {
+		t.extra += int64(a.WaitMs) * milli
+	}
+	if !answered(e) {
 		return
 	}
 	t.served = true
@@ -226,6 +229,15 @@ func (v *liveness) completed(j *judge, o *operation, e *hist.Event) {
 		j.bad(V1, []int64{e.Op}, "client %d of %s was served %s after the end of %s (%s), %s allowed", e.Client, e.W,
 			clockTime(int64(e.T)-max(t.inv, v.watch.fault.ended)), v.watch.fault.Name, v.watch.fault.Action, v.watch.fault.deadline())
 	}
+}
+
+// answered reports whether a client was served. A refusal for a limit is an answer as good as any, and whoever hung up
+// wanted none.
+func answered(e *hist.Event) bool {
+	if e.F == hist.Ask {
+		return e.Status != 0 && e.Status < 500 || e.Err == hungUp
+	}
+	return e.Kind == hist.OK || e.Kind == hist.Fail && e.Status >= 200 && e.Status <= 299
 }
 
 func (v *liveness) popped(j *judge, o *operation, e *hist.Event, a *hist.PopArgs) {

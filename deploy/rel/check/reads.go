@@ -141,7 +141,10 @@ func (j *judge) read(l *lane, offset int64, tx txid, got record, e *hist.Event) 
 	r.final = r.final || got.final
 }
 
-const milli = int64(time.Millisecond)
+const (
+	milli  = int64(time.Millisecond)
+	second = int64(time.Second)
+)
 
 // sameTime compares two creation times at the precision that both have.
 func sameTime(a, b *record) bool {

@@ -39,6 +39,8 @@ type Counts struct {
 	Deleted      int `json:"deleted"`
 	Wakes        int `json:"wakes"`
 	Reads        int `json:"reads"`
+	Admitted     int `json:"admitted"` // of requests to gateways that are judged
+	Refused      int `json:"refused"`  // likewise, for a limit
 }
 
 // Report is the outcome of a run.
@@ -92,6 +94,11 @@ func (j *judge) report() *Report {
 	for i := range h.Queues {
 		for _, rule := range mustSee[h.Queues[i].Workload] {
 			required[rule] = h.Queues[i].Workload
+		}
+	}
+	for i := range h.Clusters {
+		for _, rule := range mustSee[h.Clusters[i].Workload] {
+			required[rule] = h.Clusters[i].Workload
 		}
 	}
 	for rule := range ruleCount {
@@ -155,7 +162,7 @@ func (j *judge) excuse(r Rule) string {
 			return "a queue was deleted during the run: offsets began anew"
 		}
 	}
-	if j.busy && (r == V1 || r == V2) {
+	if j.busy && (r == V1 || r == V2 || r == C2 || r == C4 || r == I2 || r == Y1 || r == P2) {
 		return "the machine was too busy for times to mean anything"
 	}
 	if j.faults.lossy {
@@ -201,6 +208,8 @@ func (j *judge) shortcomings() (why []string) {
 		{"deleted messages", floors.Deleted, c.Deleted},
 		{"wakes", floors.Wakes, c.Wakes},
 		{"reads", floors.Reads, c.Reads},
+		{"requests let in by gateways", floors.Admitted, c.Admitted},
+		{"requests refused by gateways", floors.Refused, c.Refused},
 	} {
 		if f.seen < f.floor {
 			why = append(why, fmt.Sprintf("floor: %d %s, want %d", f.seen, f.what, f.floor))

@@ -42,6 +42,18 @@ const (
 	B2              // ours: a spool keeps the order of a producer
 	V1              // liveness
 	V2              // ours: with the mesh, a waiting pop is woken at once
+	C1              // rates are exact
+	C2              // and used
+	C3              // Retry-After is true
+	C4              // slots of waiting polls
+	C5              // counts of queues and partitions
+	C6              // retained bytes
+	C7              // order of refusals
+	I1              // isolation
+	I2              // noisy neighbours
+	Y1              // revocation
+	P1              // ours: a pop never fails for its broker
+	P2              // ours: a broker that fails is found out
 	EXT             // no process ended on its own
 	LOG             // no panic, data race or unexplained error in a log
 	SQL             // the database agrees with itself
@@ -84,6 +96,18 @@ var promises = [ruleCount]struct{ name, text string }{
 	B2:  {"B2", "a spool is drained in the order of each producer"},
 	V1:  {"V1", "every client is served again soon after a fault"},
 	V2:  {"V2", "with the mesh, a waiting pop is woken by another broker within 50 ms (median)"},
+	C1:  {"C1", "over the fleet, no window admits more than burst + rate x time, and what is said of faults"},
+	C2:  {"C2", "who asks for twice its rate gets it: 99 %, or 95 % with leased tokens"},
+	C3:  {"C3", "a lone client that waits as told is let in, and one that comes early is not"},
+	C4:  {"C4", "slots are those of the polls that wait: no more than the plan has, and none is lost"},
+	C5:  {"C5", "queues and partitions never pass their caps, and can reach them"},
+	C6:  {"C6", "retained bytes pass their cap by one request per gateway at most, and only pushes are refused for them"},
+	C7:  {"C7", "of several reasons to refuse, the first in the order is told"},
+	I1:  {"I1", "no tenant is shown a text of another"},
+	I2:  {"I2", "a neighbour that offers fifty times its plan leaves p99 within twice or 50 ms"},
+	Y1:  {"Y1", "what is revoked opens nothing a second later, on any gateway, for ever"},
+	P1:  {"P1", "no pop ends in a 5xx for its broker"},
+	P2:  {"P2", "2.5 s after a broker has failed, pushes go elsewhere"},
 	EXT: {"EXT", "no process ended that nobody stopped"},
 	LOG: {"LOG", "no panic, data race or unexplained error in the logs"},
 	SQL: {"SQL", "the tables agree with themselves"},
@@ -107,4 +131,12 @@ var mustSee = map[string][]Rule{
 	"W8":  {R1, R2, A1},
 	"W11": {V1, D1},
 	"W13": {B1, D4, B2},
+	"G1":  {C1, C2, C3},
+	"G2":  {C4},
+	"G3":  {C5, C6},
+	"G4":  {C7},
+	"G5":  {I1},
+	"G6":  {I2},
+	"G8":  {Y1},
+	"G11": {P1, P2, D1},
 }

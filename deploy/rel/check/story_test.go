@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	ms     = int64(time.Millisecond)
-	second = int64(time.Second)
+	ms = int64(time.Millisecond)
 	// epoch is the database's time at the start of every story.
 	epoch = int64(1_780_000_000) * second
 )

@@ -40,6 +40,7 @@ const (
 	DeadLetters Func = "deadletters" // *DeadLettersArgs, *DeadLettersAnswer
 	Replay      Func = "replay"      // *ReplayArgs, *ReplayAnswer
 	Health      Func = "health"      // *HealthArgs, *HealthAnswer
+	Ask         Func = "ask"         // *AskArgs, *AskAnswer
 )
 
 // Notes. Each carries its value in A.
@@ -51,6 +52,12 @@ const (
 	Log       Func = "log"       // *LogNote
 	Noise     Func = "noise"     // *NoiseNote
 	Remark    Func = "remark"    // *RemarkNote
+	Edit      Func = "edit"      // *PlanNote
+	Truth     Func = "truth"     // *TruthNote
+	Parked    Func = "parked"    // *ParkedNote
+	Cut       Func = "cut"       // *CutNote
+	Leak      Func = "leak"      // *LeakNote
+	Offer     Func = "offer"     // *OfferNote
 )
 
 // funcs makes the values into which A and V of an event are decoded. A Func that is not here, or nil, leaves the raw
@@ -76,6 +83,13 @@ var funcs = map[Func]struct{ args, answer func() any }{
 	Log:         {make1[LogNote], nil},
 	Noise:       {make1[NoiseNote], nil},
 	Remark:      {make1[RemarkNote], nil},
+	Ask:         {make1[AskArgs], make1[AskAnswer]},
+	Edit:        {make1[PlanNote], nil},
+	Truth:       {make1[TruthNote], nil},
+	Parked:      {make1[ParkedNote], nil},
+	Cut:         {make1[CutNote], nil},
+	Leak:        {make1[LeakNote], nil},
+	Offer:       {make1[OfferNote], nil},
 }
 
 func make1[T any]() any { return new(T) }

@@ -19,7 +19,8 @@ type Header struct {
 	Config   map[string]string `json:"config,omitempty"`   // what differs from the defaults: fusion, build tags, mutant
 	Versions map[string]string `json:"versions,omitempty"` // go, postgres, kernel
 	Topology Topology          `json:"topology"`
-	Queues   []Queue           `json:"queues"` // every queue that the run touches
+	Queues   []Queue           `json:"queues"`             // every queue whose messages are judged
+	Clusters []Cluster         `json:"clusters,omitempty"` // every cluster whose limits are judged
 	Floors   Floors            `json:"floors"`
 }
 
@@ -29,6 +30,7 @@ type Topology struct {
 	Gateways []string `json:"gateways,omitempty"`
 	Mesh     bool     `json:"mesh,omitzero"` // the brokers can hear each other
 	Spool    bool     `json:"spool,omitzero"`
+	Quota    string   `json:"quota,omitzero"` // who decides: local, exact or leased; "" is the product's own choice
 }
 
 // Queue is how a queue is configured and used.
@@ -81,6 +83,8 @@ type Floors struct {
 	Deleted      int `json:"deleted,omitzero"`      // records that retention removed
 	Wakes        int `json:"wakes,omitzero"`        // waiting pops answered with what was pushed on another broker meanwhile
 	Reads        int `json:"reads,omitzero"`        // records fetched before the final reads
+	Admitted     int `json:"admitted,omitzero"`     // requests to gateways that were let in
+	Refused      int `json:"refused,omitzero"`      // and that were not, for a limit
 }
 
 // Smoke are the floors of the combined smoke run, Nightly those of one nightly cell.

@@ -10,14 +10,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -25,9 +23,14 @@ import (
 
 // Gateway is one gateway process in front of the cell.
 type Gateway struct {
-	Name string // gw1…
-	Addr string
-	service
+	Name    string  // gw1…
+	Addr    string  // where it serves
+	Control []*Link // to the control database, which is that of the cell
+	Redis   *Link   // nil without Redis
+	service         // the process
+
+	lab *Lab
+	ops string // the operators' port
 }
 
 // cell is what a cell with gateways has and one without needs not: the key that gateways sign with, and one tenant.
@@ -94,37 +97,110 @@ func (l *Lab) gateways(ctx context.Context) error {
 	if err := l.bootstrap(ctx); err != nil {
 		return err
 	}
-	redis, err := l.startRedis()
-	if err != nil {
-		return err
+	if l.cfg.Quota != "local" {
+		if err := l.placeRedis(ctx); err != nil {
+			return err
+		}
 	}
 	for i := range l.cfg.Gateways {
-		port, err := freePort()
-		if err != nil {
-			return err
-		}
-		g := &Gateway{Name: fmt.Sprintf("gw%d", i+1), Addr: fmt.Sprintf("127.0.0.1:%d", port)}
-		env := []string{
-			"QUEENGATE_HTTP=" + g.Addr, "QUEENGATE_HTTPS=off", "QUEENGATE_OPS=off", "QUEENGATE_LOG_LEVEL=warn", "GOMAXPROCS=1",
-			"QUEENGATE_POSTGRES_DSN=" + dsn(l.ports()...), "QUEENGATE_GATEWAY_CELL_KEY_FILE=" + l.cell.private,
-			"QUEENGATE_GATEWAY_DRAIN_TIME=5s",
-		}
-		if redis != "" {
-			env = append(env, "QUEENGATE_REDIS_URL="+redis)
-		}
-		p, err := l.start(g.Name, l.product(env, "gateway"))
-		if err != nil {
-			return err
-		}
-		g.now.Store(p)
+		g := &Gateway{Name: fmt.Sprintf("gw%d", i+1), lab: l}
 		l.Gateways = append(l.Gateways, g)
+		if err := g.place(); err != nil {
+			return fmt.Errorf("place %s: %w", g.Name, err)
+		}
+		if err := g.Launch(); err != nil {
+			return err
+		}
 	}
 	for _, g := range l.Gateways {
-		if err := g.ready(ctx); err != nil {
+		if err := g.Ready(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// place gives the gateway its ports and its links.
+func (g *Gateway) place() error {
+	for _, addr := range []*string{&g.Addr, &g.ops} {
+		port, err := freePort()
+		if err != nil {
+			return err
+		}
+		*addr = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	for _, port := range g.lab.ports() {
+		link, err := newLink(g.Name+"-control", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return err
+		}
+		g.Control = append(g.Control, link)
+	}
+	if g.lab.Redis == nil {
+		return nil
+	}
+	var err error
+	g.Redis, err = newLink(g.Name+"-redis", g.lab.Redis.addr())
+	return err
+}
+
+// environment is the gateway's.
+func (g *Gateway) environment() []string {
+	ports := make([]int, len(g.Control))
+	for i, l := range g.Control {
+		ports[i] = l.Port()
+	}
+	env := []string{
+		"QUEENGATE_HTTP=" + g.Addr, "QUEENGATE_HTTPS=off", "QUEENGATE_OPS=" + g.ops, "QUEENGATE_LOG_LEVEL=warn", "GOMAXPROCS=1",
+		"QUEENGATE_POSTGRES_DSN=" + dsn(ports...), "QUEENGATE_GATEWAY_CELL_KEY_FILE=" + g.lab.cell.private,
+		"QUEENGATE_GATEWAY_DRAIN_TIME=5s", fmt.Sprintf("QUEENGATE_QUOTA_FLEET_SIZE=%d", g.lab.cfg.Gateways),
+		"QUEENGATE_GATEWAY_JWT_ISSUER=" + sessionIssuer, "QUEENGATE_GATEWAY_JWT_SECRET=" + sessionSecret,
+	}
+	if g.lab.cfg.Quota != "" {
+		env = append(env, "QUEENGATE_QUOTA_MODE="+g.lab.cfg.Quota)
+	}
+	if g.Redis != nil {
+		// On a machine that is shared an answer of Redis may take longer than the 25 ms that are a fault elsewhere.
+		env = append(env, "QUEENGATE_REDIS_URL=redis://"+g.Redis.Addr()+"/0", "QUEENGATE_REDIS_BUDGET=150ms")
+	}
+	return env
+}
+
+// Launch starts the process and does not wait.
+func (g *Gateway) Launch() error {
+	p, err := g.lab.start(g.Name, g.lab.product(g.environment(), "gateway"))
+	if err != nil {
+		return err
+	}
+	g.now.Store(p)
+	return nil
+}
+
+// Restart starts the gateway again, if it is not there, and waits until it serves.
+func (g *Gateway) Restart(ctx context.Context) error {
+	if !g.Alive() {
+		if err := g.Launch(); err != nil {
+			return err
+		}
+	}
+	return g.Ready(ctx)
+}
+
+// Weather sets that of the gateway's links to the control database.
+func (g *Gateway) Weather(w Weather) {
+	for _, l := range g.Control {
+		l.Set(w)
+	}
+}
+
+// free lets the links go.
+func (g *Gateway) free() {
+	for _, l := range g.Control {
+		l.close()
+	}
+	if g.Redis != nil {
+		g.Redis.close()
+	}
 }
 
 // ports are those of all servers, past the links of the brokers.
@@ -135,11 +211,12 @@ func (l *Lab) ports() []int {
 	return []int{l.Primary.Port, l.Standby.Port}
 }
 
-func (g *Gateway) ready(ctx context.Context) error {
+// Ready waits until the gateway says that it serves.
+func (g *Gateway) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
-		status, err := get(ctx, "http://"+g.Addr+"/openapi.json")
+		status, err := get(ctx, "http://"+g.ops+"/readyz")
 		if status == http.StatusOK {
 			return nil
 		}
@@ -187,31 +264,4 @@ func (l *Lab) bootstrap(ctx context.Context) error {
 	most := slices.MaxFunc(made.Keys, func(a, b key) int { return len(a.Scopes) - len(b.Scopes) })
 	l.cell.tenant, l.cell.api = made.BrokerTenant, most.Key
 	return nil
-}
-
-// startRedis starts Redis where it is installed, and returns its address, "" without one: gateways do with it or
-// without.
-func (l *Lab) startRedis() (string, error) {
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		return "", nil
-	}
-	port, err := freePort()
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.Command(path, "--bind", "127.0.0.1", "--port", fmt.Sprint(port), "--save", "", "--appendonly", "no", "--dir", l.dir)
-	p, err := l.start("redis", cmd)
-	if err != nil {
-		return "", err
-	}
-	l.redis.now.Store(p)
-	for range 200 {
-		if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			_ = c.Close()
-			return fmt.Sprintf("redis://127.0.0.1:%d/0", port), nil
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return "", errors.Join(errors.New("there is no answer from Redis"), p.stop(syscall.SIGKILL, time.Second))
 }

@@ -32,6 +32,7 @@ type Config struct {
 	Binary   string // the product; see Build
 	Brokers  int
 	Gateways int
+	Quota    string // who decides over a fleet's limits: local (there is no Redis then), exact, leased, or "" for the product's choice
 	Standby  Standby
 	Mesh     bool              // brokers hear each other
 	Spool    bool              // brokers have a spool: the product must know the setting; see HasSpool
@@ -45,6 +46,7 @@ type Lab struct {
 	Standby  *Postgres // nil without one
 	Brokers  []*Broker
 	Gateways []*Gateway
+	Redis    *Redis // nil when gateways have none
 
 	cfg   Config
 	dir   string
@@ -52,7 +54,6 @@ type Lab struct {
 	rec   *hist.Writer
 
 	replication *Link // standby to primary, nil without a standby
-	redis       service
 	cell        *cell // nil without gateways
 	promoted    bool  // the standby is the primary
 
@@ -215,7 +216,9 @@ func (l *Lab) Down() error {
 	for e := range errs {
 		err = errors.Join(err, e)
 	}
-	err = errors.Join(err, l.redis.stop(syscall.SIGTERM, 5*time.Second))
+	if l.Redis != nil {
+		err = errors.Join(err, l.Redis.stop(syscall.SIGTERM, 5*time.Second))
+	}
 	for _, p := range []*Postgres{l.Standby, l.Primary} {
 		if p != nil {
 			err = errors.Join(err, p.stop(syscall.SIGINT, 15*time.Second))
@@ -223,6 +226,9 @@ func (l *Lab) Down() error {
 	}
 	if l.replication != nil {
 		l.replication.close()
+	}
+	for _, g := range l.Gateways {
+		g.free()
 	}
 	for _, b := range l.Brokers {
 		err = errors.Join(err, b.free())

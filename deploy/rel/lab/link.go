@@ -25,7 +25,10 @@ type Weather struct {
 	Cut   bool          // connections are reset, and new ones as soon as they are made
 	Deaf  [2]bool       // by way: bytes are held until the weather changes, as TCP does on a network that drops all
 	Delay time.Duration // of every piece, each way
-	Loss  float64       // probability that a piece of the stream vanishes: what comes after it makes no sense
+	// Answer is what every connection is told as soon as it says something, after which it is closed: whoever listens
+	// there hears nothing.
+	Answer string
+	Loss   float64 // probability that a piece of the stream vanishes: what comes after it makes no sense
 }
 
 // pieceBytes is the largest piece that passes a link at once.
@@ -91,7 +94,7 @@ func (l *Link) resetLocked() {
 	clear(l.conns)
 }
 
-// Hits is how often the weather was felt: connections reset, pieces held or lost.
+// Hits is how often the weather was felt: connections reset or answered, pieces held, late or lost.
 func (l *Link) Hits() int64 { return l.held.Load() + l.lost.Load() + l.reset.Load() }
 
 // close ends the link and all its connections.
@@ -170,6 +173,12 @@ func (l *Link) pump(to, from *net.TCPConn, way Way) {
 	buf := make([]byte, pieceBytes)
 	for {
 		n, err := from.Read(buf)
+		if answer := l.answer(); n > 0 && way == Forth && answer != "" {
+			_, _ = from.Write([]byte(answer))
+			_ = from.Close()
+			abort(to)
+			return
+		}
 		if n > 0 && l.pass(way) {
 			if _, werr := to.Write(buf[:n]); werr != nil {
 				abort(from)
@@ -185,6 +194,16 @@ func (l *Link) pump(to, from *net.TCPConn, way Way) {
 			return
 		}
 	}
+}
+
+// answer is what is told to who dialled in place of an answer, "" when nothing.
+func (l *Link) answer() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.weather.Answer != "" {
+		l.lost.Add(1)
+	}
+	return l.weather.Answer
 }
 
 // pass lets one piece wait as the weather wants, and reports whether it arrives.
@@ -207,6 +226,10 @@ func (l *Link) pass(way Way) bool {
 			continue
 		}
 		if w.Delay > 0 {
+			if !noted {
+				l.held.Add(1)
+				noted = true
+			}
 			time.Sleep(w.Delay)
 		}
 		if lose {

@@ -24,6 +24,14 @@ func test(pkg, pattern string) Kill { return Kill{Package: pkg, Test: pattern} }
 
 func edit(file, old, changed string) []Edit { return []Edit{{file, old, changed}} }
 
+// gates are the arguments of a short run of a workload behind three gateways that share one Redis, unless more says
+// otherwise.
+func gates(workload, nemeses string, more ...string) []string {
+	return append([]string{
+		"-workloads", workload, "-nemeses", nemeses, "-brokers", "1", "-gateways", "3", "-quota", "exact", "-quiet", "3s", "-load", "15s",
+	}, more...)
+}
+
 // Routines of the database.
 const (
 	push       = "migrations/broker/routines/push.sql"
@@ -192,6 +200,57 @@ var All = []Mutant{
 		"a place under a cap is not given back",
 		edit("quota/registry.go", "func (r *registry) release(holds []hold) {\n	for _, h := range holds {", "func (r *registry) release(holds []hold) {\n	for _, h := range holds[:0] {"),
 		test("./quota", "TestNames|TestRefundReturnsEverything|TestARefusalLeavesEverythingAsItWas"),
+	},
+	{
+		"every gateway of a fleet decides by itself",
+		nil, // a setting does it
+		Kill{Run: gates("G1", "none", "-quota", "local"), Rule: "C1"},
+	},
+	{
+		"a tenth of the rate is kept back",
+		edit("quota/decide.lua", "  return b.rate\nend", "  return floor(b.rate * 0.9)\nend"),
+		Kill{Run: gates("G1", "none"), Rule: "C2"},
+	},
+	{
+		"Retry-After is rounded down",
+		edit("wire/catalogue.go", "return max(1, int(math.Ceil(e.RetryAfter.Seconds())))", "return max(1, int(math.Floor(e.RetryAfter.Seconds())))"),
+		Kill{Run: gates("G1", "none"), Rule: "C3"},
+	},
+	{
+		"the gateway's estimate of retained bytes refuses nothing",
+		[]Edit{
+			{"quota/storage.go", "return s.blocked || s.total(parts) >= cap }", "return s.blocked }"},
+			{"quota/decide.lua", "  return p.blocked or used >= p.most\n", "  return p.blocked\n"},
+		},
+		Kill{Run: gates("G3", "none"), Rule: "C6"},
+	},
+	{
+		"the size of a payload is judged before the plan's counts",
+		edit("quota/order.go", `	{limitQueues, creates, checkQueues, refuseQueues, reportQueues},
+	{limitPartitions, stores, checkPartitions, refusePartitions, reportPartitions},
+	{limitPayload, pushes, checkPayload, refusePayload, reportPayload},
+`, `	{limitPayload, pushes, checkPayload, refusePayload, reportPayload},
+	{limitQueues, creates, checkQueues, refuseQueues, reportQueues},
+	{limitPartitions, stores, checkPartitions, refusePartitions, reportPartitions},
+`),
+		Kill{Run: gates("G4", "none"), Rule: "C7"},
+	},
+	{
+		"queues are remembered without their tenant, and read by a neighbour",
+		edit("broker/names.go", "n, k := b.names, queueKey{tenant, name}", "n, k := b.names, queueKey{name: name}"),
+		Kill{Run: gates("G5", "none"), Rule: "I1"},
+	},
+	{
+		"a revoked session is believed",
+		edit("plans/snapshot.go", "	_, revoked := s.revoked[jti]\n	return revoked", "	_, revoked := s.revoked[jti]\n	return revoked && jti == \"\""),
+		Kill{Run: gates("G8", "none"), Rule: "Y1"},
+	},
+	{
+		"a poll hands on what its broker says",
+		edit("proxy/poll.go", "		case a.status() >= 500:\n			p.err = brokerStatus", "		case a.status() >= 999:\n			p.err = brokerStatus"),
+		Kill{Run: []string{
+			"-workloads", "G11", "-nemeses", "N4:errors", "-brokers", "3", "-gateways", "2", "-quiet", "3s", "-once=false", "-load", "50s",
+		}, Rule: "P1"},
 	},
 }
 

@@ -96,6 +96,17 @@ func (n *Nemesis) step(f *fault, s hist.Step, effect string) {
 func (n *Nemesis) fault(p Plan) (*fault, error) {
 	f := &fault{note: hist.Fault{Name: p.Name, Action: p.Action, Target: p.Target}}
 	var b *lab.Broker
+	var g *lab.Gateway
+	if strings.HasPrefix(p.Target, "gw") {
+		for _, x := range n.lab.Gateways {
+			if x.Name == p.Target {
+				g = x
+			}
+		}
+		if g == nil {
+			return nil, fmt.Errorf("%s: there is no %s", p, p.Target)
+		}
+	}
 	if strings.HasPrefix(p.Target, "br") {
 		for _, x := range n.lab.Brokers {
 			if x.Name == p.Target {
@@ -109,8 +120,12 @@ func (n *Nemesis) fault(p Plan) (*fault, error) {
 	switch p.Name {
 	case "N1":
 		n.kill(f, b)
+	case "N2":
+		n.gateway(f, g)
 	case "N3":
 		n.pause(f, b)
+	case "N4":
+		n.broker(f, b)
 	case "N5":
 		n.partition(f, b)
 	case "N6":
@@ -125,6 +140,10 @@ func (n *Nemesis) fault(p Plan) (*fault, error) {
 		n.power(f, b)
 	case "N17":
 		n.litter(f, b)
+	case "N20":
+		n.redis(f, g)
+	case "N23":
+		n.control(f)
 	default:
 		return nil, fmt.Errorf("there is no nemesis %s", p.Name)
 	}

@@ -27,7 +27,7 @@ func (p Plan) String() string {
 // kind is what a nemesis may do: the actions, on what, and how long.
 type kind struct {
 	actions  []string
-	on       string // "br": any broker; "pg", "mesh": that; "br|pg": any broker, or all of them
+	on       string // "br", "gw": any of them; "pg", "mesh", "redis", "control": that; "br|pg": any broker, or all of them
 	from, to time.Duration
 	needs    func(*lab.Config) string // why it cannot be had, "" when it can
 }
@@ -35,7 +35,11 @@ type kind struct {
 // kinds are the nemeses by the names of the programme.
 var kinds = map[string]kind{
 	"N1": {actions: []string{"kill-9", "terminate"}, on: "br", from: 300 * time.Millisecond, to: 2 * time.Second},
+	"N2": {actions: []string{"kill-9", "pause", "terminate"}, on: "gw", from: time.Second, to: 3 * time.Second, needs: gateways},
 	"N3": {actions: []string{"pause"}, on: "br", from: 2500 * time.Millisecond, to: 5 * time.Second},
+	"N4": {
+		actions: []string{"cut", "slow", "deaf-back", "errors", "deaf"}, on: "br", from: 4 * time.Second, to: 6 * time.Second, needs: gateways,
+	},
 	"N5": {actions: []string{"cut", "deaf", "deaf-forth", "deaf-back"}, on: "br|pg", from: 2 * time.Second, to: 6 * time.Second},
 	"N6": {
 		actions: []string{"cut", "deaf-forth", "loss"}, on: "mesh", from: 3 * time.Second, to: 6 * time.Second,
@@ -52,7 +56,16 @@ var kinds = map[string]kind{
 		actions: []string{"litter"}, on: "br", from: 2 * time.Second, to: 4 * time.Second,
 		needs: func(c *lab.Config) string { return unless(c.Spool, "the product has no spool") },
 	},
+	"N20": {
+		actions: []string{"pause", "kill-9", "full", "flush", "slow", "cut-off"}, on: "redis", from: 2 * time.Second, to: 3 * time.Second,
+		needs: func(c *lab.Config) string {
+			return unless(c.Gateways > 0 && c.Quota != "local", "there are no gateways with Redis")
+		},
+	},
+	"N23": {actions: []string{"cut", "deaf-back", "slow"}, on: "control", from: 2 * time.Second, to: 4 * time.Second, needs: gateways},
 }
+
+func gateways(c *lab.Config) string { return unless(c.Gateways > 0, "there are no gateways") }
 
 func unless(ok bool, why string) string {
 	if ok {
@@ -83,18 +96,26 @@ func Known(name string, c *lab.Config) (ok bool, why string) {
 // settle is what lies between two faults: time to be served again, and for the judge to see it.
 const settle = 6 * time.Second
 
-// Schedule draws a schedule from a seed: the nemeses in their order, over and over, until the load is over. With once,
-// each comes once and the load must last for all of them: Length says how long that is. Actions rotate from a start that
-// the seed decides, so that a few runs have had all of them.
-func Schedule(seed uint64, names []string, load time.Duration, once bool, brokers int) []Plan {
+// Shape is what a schedule must fit.
+type Shape struct {
+	Load     time.Duration
+	Quiet    time.Duration // before the first fault
+	Once     bool          // each nemesis comes once, and the load must last for all of them: Length says how long
+	Brokers  int
+	Gateways int
+}
+
+// Schedule draws a schedule from a seed: the nemeses in their order, over and over, until the load is over, or once.
+// Actions rotate from a start that the seed decides, so that a few runs have had all of them.
+func Schedule(seed uint64, names []string, s Shape) []Plan {
 	dice := rand.New(rand.NewPCG(seed, 0x6e656d))
 	turn := map[string]int{}
 	for _, n := range slices.Sorted(maps.Keys(kinds)) {
 		turn[n] = dice.IntN(len(kinds[n].actions))
 	}
 	var plan []Plan
-	at := 2 * time.Second
-	for i := 0; len(names) > 0 && (!once || i < len(names)); i++ {
+	at := s.Quiet
+	for i := 0; len(names) > 0 && (!s.Once || i < len(names)); i++ {
 		name, action, _ := strings.Cut(names[i%len(names)], ":")
 		k := kinds[name]
 		p := Plan{Name: name, Action: action, Target: k.on, At: at, For: k.from + time.Duration(dice.Int64N(int64(k.to-k.from)))}
@@ -102,12 +123,15 @@ func Schedule(seed uint64, names []string, load time.Duration, once bool, broker
 			p.Action = k.actions[turn[name]%len(k.actions)]
 			turn[name]++
 		}
-		if broker := fmt.Sprintf("br%d", 1+dice.IntN(brokers)); k.on == "br" || k.on == "br|pg" && dice.IntN(3) > 0 {
+		if broker := fmt.Sprintf("br%d", 1+dice.IntN(s.Brokers)); k.on == "br" || k.on == "br|pg" && dice.IntN(3) > 0 {
 			p.Target = broker
 		} else if k.on == "br|pg" {
 			p.Target = "pg"
 		}
-		if end := p.At + p.For + settle; !once && end > load {
+		if k.on == "gw" || p.Action == "cut-off" {
+			p.Target = fmt.Sprintf("gw%d", 1+dice.IntN(max(1, s.Gateways)))
+		}
+		if end := p.At + p.For + settle; !s.Once && end > s.Load {
 			break
 		}
 		plan = append(plan, p)

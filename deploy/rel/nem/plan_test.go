@@ -16,11 +16,11 @@ import (
 func TestAScheduleFollowsFromItsSeed(t *testing.T) {
 	t.Parallel()
 	names := []string{"N1", "N5", "N8"}
-	a, b := Schedule(7, names, 2*time.Minute, false, 3), Schedule(7, names, 2*time.Minute, false, 3)
+	a, b := Schedule(7, names, Shape{Load: 2 * time.Minute, Quiet: 2 * time.Second, Brokers: 3}), Schedule(7, names, Shape{Load: 2 * time.Minute, Quiet: 2 * time.Second, Brokers: 3})
 	if d := cmp.Diff(a, b); d != "" {
 		t.Errorf("one seed, two schedules:\n%s", d)
 	}
-	if cmp.Equal(a, Schedule(8, names, 2*time.Minute, false, 3)) {
+	if cmp.Equal(a, Schedule(8, names, Shape{Load: 2 * time.Minute, Quiet: 2 * time.Second, Brokers: 3})) {
 		t.Error("two seeds, one schedule")
 	}
 	if len(a) < 6 {
@@ -43,7 +43,7 @@ func TestEveryActionHasItsTurn(t *testing.T) {
 	t.Parallel()
 	for name, k := range kinds {
 		seen := map[string]bool{}
-		for _, p := range Schedule(1, []string{name}, 10*time.Minute, false, 3) {
+		for _, p := range Schedule(1, []string{name}, Shape{Load: 10 * time.Minute, Brokers: 3, Gateways: 3}) {
 			seen[p.Action] = true
 		}
 		if len(seen) != len(k.actions) {
@@ -54,7 +54,7 @@ func TestEveryActionHasItsTurn(t *testing.T) {
 
 func TestOneActionMayBeAskedFor(t *testing.T) {
 	t.Parallel()
-	plan := Schedule(1, []string{"N8:immediate", "N1"}, 0, true, 3)
+	plan := Schedule(1, []string{"N8:immediate", "N1"}, Shape{Once: true, Brokers: 3})
 	if len(plan) != 2 || plan[0].Action != "immediate" || plan[0].Target != "pg" || Length(plan) < plan[1].At+plan[1].For {
 		t.Errorf("%v lasts %s", plan, Length(plan))
 	}

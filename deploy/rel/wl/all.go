@@ -10,6 +10,15 @@ var all = map[string]func() Workload{
 	"W8":  Retention,
 	"W11": Wake,
 	"W13": Outage,
+
+	"G1":  Rates,
+	"G2":  Slots,
+	"G3":  Caps,
+	"G4":  Order,
+	"G5":  Walls,
+	"G6":  Neighbours,
+	"G8":  Revocations,
+	"G11": Pool,
 }
 
 // Named makes the workload of a name.

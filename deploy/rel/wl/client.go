@@ -38,8 +38,10 @@ type Client struct {
 // seen is an answer, or what there was instead.
 type seen struct {
 	hist.Seen
-	body []byte
-	err  error
+	body   []byte
+	header http.Header
+	err    error
+	code   string // of a refusal
 }
 
 // do sends one request on a connection of its own, and reads the whole answer.
@@ -79,7 +81,7 @@ func do(ctx context.Context, at Node, method, path string, body []byte, wait tim
 		s.err = fmt.Errorf("status %d, and then: %w", res.StatusCode, err)
 		return s
 	}
-	s.Status = res.StatusCode
+	s.Status, s.header = res.StatusCode, res.Header
 	if s.Status > 299 {
 		var refusal struct {
 			Outcome string `json:"outcome"`
@@ -87,7 +89,7 @@ func do(ctx context.Context, at Node, method, path string, body []byte, wait tim
 			Error   string `json:"error"`
 		}
 		if json.Unmarshal(s.body, &refusal) == nil {
-			s.Outcome = refusal.Outcome
+			s.Outcome, s.code = refusal.Outcome, refusal.Code
 			s.err = fmt.Errorf("%s: %s", refusal.Code, refusal.Error)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,8 +156,13 @@ func TestWorkloadsSayWhatTheyAre(t *testing.T) {
 	t.Parallel()
 	for name := range all {
 		w, ok := Named(name)
-		if !ok || w.Name != name || len(w.Threads) == 0 || len(w.Queues) == 0 {
+		if !ok || w.Name != name || len(w.Threads) == 0 || len(w.Queues)+len(w.Clusters) == 0 {
 			t.Errorf("%s: %+v", name, w)
+		}
+		for _, c := range w.Clusters {
+			if c.Workload != name || !strings.HasPrefix(c.Name, strings.ToLower(name)) {
+				t.Errorf("%s: %+v", name, c)
+			}
 		}
 		for _, q := range w.Queues {
 			if q.Workload != name || q.LeaseMs < 1000 || len(q.Partitions) == 0 {

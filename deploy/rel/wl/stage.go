@@ -2,12 +2,14 @@ package wl
 
 import (
 	"context"
+	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/queengate/queengate/deploy/rel/hist"
+	"github.com/queengate/queengate/deploy/rel/lab"
 )
 
 // Stage is where the threads of a run play: whom they may ask, from which seed, and how far the run has come.
@@ -16,6 +18,10 @@ type Stage struct {
 	Nodes   []Node // whom clients ask: brokers, or gateways in front of them
 	Brokers []Node // all of whom must say the same in the end
 	Seed    uint64
+	// Tenants are those of the workloads' clusters, by their name, and Fleet is the system they play on. Both are for
+	// workloads behind gateways.
+	Tenants map[string]*lab.Tenant
+	Fleet   *lab.Lab
 	// Polls is how many empty polls of a second in a row end a consumer, and then once more after a lease.
 	Polls int
 
@@ -38,9 +44,11 @@ func (s *Stage) Loading() bool { return s.loading.Err() == nil }
 
 // Workload is a set of queues and the threads that use them.
 type Workload struct {
-	Name    string // W1…
-	Queues  []hist.Queue
-	Threads []func(context.Context, *Actor)
+	Name     string // W1…
+	Queues   []hist.Queue
+	Clusters []hist.Cluster                      // behind gateways
+	Prepare  func(context.Context, *Stage) error // what the system needs before, nil for nothing
+	Threads  []func(context.Context, *Actor)
 }
 
 // Run plays all threads of workloads and returns when the last has ended: after Drain, or soon after ctx has ended.
@@ -67,6 +75,11 @@ func (s *Stage) actor(w string, thread int) *Actor {
 // Setup configures the queues of workloads, each on another node, and makes their partitions and groups be there.
 func (s *Stage) Setup(ctx context.Context, workloads []Workload) error {
 	for i, w := range workloads {
+		if w.Prepare != nil {
+			if err := w.Prepare(ctx, s); err != nil {
+				return fmt.Errorf("prepare %s: %w", w.Name, err)
+			}
+		}
 		a := s.actor(w.Name, 0)
 		for j := range w.Queues {
 			if err := a.configure(ctx, s.Nodes[(i+j)%len(s.Nodes)], &w.Queues[j]); err != nil {
@@ -91,6 +104,16 @@ func (a *Actor) anyone() Node { return a.stage.Nodes[a.dice.IntN(len(a.stage.Nod
 // mine is the thread's own node.
 func (a *Actor) mine() Node { return a.stage.Nodes[a.thread%len(a.stage.Nodes)] }
 
+// gateway picks a gateway and states the tenant's key, or another credential of it.
+func (a *Actor) gateway(t *lab.Tenant, credential string) Node {
+	n := a.anyone()
+	if credential == "" {
+		credential = t.Key
+	}
+	n.Header = "Authorization: Bearer " + credential + "\r\n"
+	return n
+}
+
 // chance is true once in n times.
 func (a *Actor) chance(percent int) bool { return a.dice.IntN(100) < percent }
 
@@ -103,6 +126,28 @@ func (a *Actor) pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// rest waits exactly d, and reports whether there is reason to go on.
+func (a *Actor) rest(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// whileLoading is a context that ends when the load does.
+func (a *Actor) whileLoading(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(a.stage.loading, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// remark notes something for people.
+func (a *Actor) remark(format string, args ...any) {
+	a.rec.Note(hist.Remark, &hist.RemarkNote{Text: fmt.Sprintf(format, args...)})
 }
 
 // produce calls one over and over, every d or so, until the load ends.

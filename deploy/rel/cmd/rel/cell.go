@@ -32,8 +32,10 @@ type cell struct {
 	Standby   lab.Standby
 	Postgres  map[string]string // settings that differ
 	Brokers   int
-	Gateways  int // clients ask them; 0: they ask the brokers
-	Polls     int // empty polls that end a drain
+	Gateways  int           // clients ask them; 0: they ask the brokers
+	Quota     string        // who decides over limits; see lab.Config
+	Quiet     time.Duration // load before the first fault, quietTime when zero
+	Polls     int           // empty polls that end a drain
 	Floors    hist.Floors
 	Seed      uint64
 }
@@ -42,7 +44,7 @@ type cell struct {
 func (c *cell) name() string {
 	name := strings.Join(c.Workloads, "+") + "_" + strings.Join(c.Nemeses, "+")
 	if c.Gateways > 0 {
-		name += fmt.Sprintf("_gw%d", c.Gateways)
+		name += fmt.Sprintf("_gw%d%s", c.Gateways, c.Quota)
 	}
 	if c.Standby != lab.NoStandby {
 		name += "_" + string(c.Standby)
@@ -62,6 +64,12 @@ func (c *cell) args() []string {
 	} // else it is the whole smoke run, with its floors
 	args = append(args, "-brokers", strconv.Itoa(c.Brokers), "-gateways", strconv.Itoa(c.Gateways), "-polls", strconv.Itoa(c.Polls),
 		"-standby", cmp.Or(string(c.Standby), "none"))
+	if c.Quota != "" {
+		args = append(args, "-quota", c.Quota)
+	}
+	if c.Quiet != 0 && c.Quiet != quietTime {
+		args = append(args, "-quiet", c.Quiet.String())
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Postgres)) {
 		args = append(args, "-postgres", name+"="+c.Postgres[name])
 	}
@@ -77,8 +85,9 @@ type bench struct {
 	say          func(format string, args ...any)
 }
 
-// The bounds of the phases that wait for the system.
+// The bounds of the phases that wait for the system, and the load before the first fault unless a cell says otherwise.
 const (
+	quietTime = 2 * time.Second
 	warmTime  = 2 * time.Second
 	drainTime = 2 * time.Minute
 	finalTime = time.Minute
@@ -96,13 +105,13 @@ func (b *bench) run(ctx context.Context, c cell) (report *check.Report, dir stri
 		return nil, dir, err
 	}
 	b.say("run %s\n  again: %s", id, c.command())
-	workloads, queues, err := named(c.Workloads)
+	workloads, queues, clusters, err := named(c.Workloads)
 	if err != nil {
 		return nil, dir, err
 	}
 	cfg := lab.Config{
-		Dir: dir, Binary: b.binary, Brokers: c.Brokers, Gateways: c.Gateways, Standby: c.Standby, Mesh: true, Spool: b.spool, Postgres: c.Postgres,
-		Volume: b.spool && lab.CanMount() == nil,
+		Dir: dir, Binary: b.binary, Brokers: c.Brokers, Gateways: c.Gateways, Quota: c.Quota, Standby: c.Standby, Mesh: true,
+		Spool: b.spool, Postgres: c.Postgres, Volume: b.spool && lab.CanMount() == nil,
 	}
 	for _, n := range c.Nemeses {
 		name, _, _ := strings.Cut(n, ":")
@@ -110,10 +119,10 @@ func (b *bench) run(ctx context.Context, c cell) (report *check.Report, dir stri
 			return nil, dir, fmt.Errorf("the nemesis %s cannot be had: %s", name, why)
 		}
 	}
-	plan := nem.Schedule(c.Seed, c.Nemeses, c.Load, c.Once, c.Brokers)
+	plan := nem.Schedule(c.Seed, c.Nemeses, nem.Shape{Load: c.Load, Quiet: cmp.Or(c.Quiet, quietTime), Once: c.Once, Brokers: c.Brokers, Gateways: c.Gateways})
 	header := hist.Header{
-		Run: id, Seed: c.Seed, Git: lab.Revision(ctx, b.root), Cmd: c.command(), Queues: queues, Floors: c.Floors,
-		Versions: map[string]string{"go": runtime.Version()}, Topology: hist.Topology{Mesh: true, Spool: b.spool},
+		Run: id, Seed: c.Seed, Git: lab.Revision(ctx, b.root), Cmd: c.command(), Queues: queues, Clusters: clusters, Floors: c.Floors,
+		Versions: map[string]string{"go": runtime.Version()}, Topology: hist.Topology{Mesh: true, Spool: b.spool, Quota: c.Quota},
 	}
 	for i := range c.Brokers {
 		header.Topology.Brokers = append(header.Topology.Brokers, fmt.Sprintf("br%d", i+1))
@@ -164,17 +173,52 @@ func discard(dir string) error {
 	return err
 }
 
-// named makes workloads and collects their queues.
-func named(names []string) (all []wl.Workload, queues []hist.Queue, err error) {
+// named makes workloads and collects their queues and clusters.
+func named(names []string) (all []wl.Workload, queues []hist.Queue, clusters []hist.Cluster, err error) {
 	for _, name := range names {
 		w, ok := wl.Named(name)
 		if !ok {
-			return nil, nil, fmt.Errorf("there is no workload %s", name)
+			return nil, nil, nil, fmt.Errorf("there is no workload %s", name)
 		}
 		all = append(all, w)
 		queues = append(queues, w.Queues...)
+		clusters = append(clusters, w.Clusters...)
 	}
-	return all, queues, nil
+	return all, queues, clusters, nil
+}
+
+// tenants makes those of workloads, and waits until gateways know them.
+func tenants(ctx context.Context, l *lab.Lab, workloads []wl.Workload) (map[string]*lab.Tenant, error) {
+	made := map[string]*lab.Tenant{}
+	for i := range workloads {
+		for k := range workloads[i].Clusters {
+			c := &workloads[i].Clusters[k]
+			if len(l.Gateways) == 0 {
+				return nil, fmt.Errorf("%s needs gateways", c.Workload)
+			}
+			t, err := l.NewTenant(ctx, c.Name, &c.Limits)
+			if err != nil {
+				return nil, err
+			}
+			made[c.Name] = t
+		}
+	}
+	if len(made) > 0 {
+		wait(ctx, warmTime)
+	}
+	return made, nil
+}
+
+// canaries are the texts that no tenant but their own may be shown.
+func canaries(workloads []wl.Workload) (all []string) {
+	for i := range workloads {
+		for k := range workloads[i].Clusters {
+			if c := workloads[i].Clusters[k].Canary; c != "" {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
 }
 
 // play takes a system through all phases of a run and down again.
@@ -198,6 +242,10 @@ func (b *bench) play(ctx context.Context, rec *hist.Writer, c *cell, cfg lab.Con
 		nodes = brokers
 	}
 	s := wl.NewStage(rec, c.Seed, nodes, brokers, c.Polls)
+	s.Fleet = l
+	if s.Tenants, err = tenants(ctx, l, workloads); err != nil {
+		return err
+	}
 	if err := s.Setup(ctx, workloads); err != nil {
 		return err
 	}
@@ -250,6 +298,9 @@ func (b *bench) play(ctx context.Context, rec *hist.Writer, c *cell, cfg lab.Con
 	final, cancel := context.WithTimeout(ctx, finalTime)
 	defer cancel()
 	s.Final(final, workloads)
+	if err := l.ScanFor(final, canaries(workloads)); err != nil {
+		return err
+	}
 	if err := l.CheckTables(final, l.Current()); err != nil {
 		return err
 	}

@@ -54,6 +54,8 @@ func newRunFlags(stderr io.Writer) *runFlags {
 	f.DurationVar(&c.Load, "load", 0, "how long the load lasts, at least")
 	f.IntVar(&c.Brokers, "brokers", c.Brokers, "how many")
 	f.IntVar(&c.Gateways, "gateways", c.Gateways, "how many stand between clients and brokers")
+	f.StringVar(&c.Quota, "quota", "", "who decides over limits: local, exact or leased; the product's choice without it")
+	f.DurationVar(&c.Quiet, "quiet", quietTime, "load before the first fault")
 	f.IntVar(&c.Polls, "polls", c.Polls, "empty polls of a second that end a drain")
 	f.Func("standby", "of PostgreSQL: none, sync or async (sync when N10 is asked for)", func(s string) error {
 		switch c.Standby = lab.Standby(s); c.Standby {
@@ -78,11 +80,14 @@ func newRunFlags(stderr io.Writer) *runFlags {
 	})
 	f.StringVar(&f.product, "product", ".", "the product's source, or a folder below it")
 	f.StringVar(&f.binary, "binary", "", "a built product instead of its source")
-	f.StringVar(&f.out, "out", filepath.Join(os.TempDir(), "queengate-rel"), "where runs are kept")
+	f.StringVar(&f.out, "out", defaultOut(), "where runs are kept")
 	f.BoolVar(&f.keep, "keep", false, "keep the data of runs that pass, too")
 	f.BoolVar(&f.nightly, "nightly", false, "all cells of a night; a state file in -out lists those that are done")
 	return f
 }
+
+// defaultOut is where runs are kept.
+func defaultOut() string { return filepath.Join(os.TempDir(), "queengate-rel") }
 
 // listVar defines a flag with a list of names, "none" for an empty one.
 func (f *runFlags) listVar(to *[]string, name, usage string) {

@@ -1,0 +1,316 @@
+package check
+
+import (
+	"testing"
+	"time"
+
+	"github.com/queengate/queengate/deploy/rel/hist"
+)
+
+// behind tells of a cluster behind two gateways.
+func (s *story) behind(c hist.Cluster) {
+	c.Name = "c"
+	s.h.Clusters = append(s.h.Clusters, c)
+	s.h.Topology.Gateways, s.h.Topology.Quota = []string{"gw1", "gw2"}, "exact"
+}
+
+// request is a request that has not come back; "" is a read.
+func (s *story) request(client int, a hist.AskArgs) *open {
+	a.Cluster = "c"
+	if a.Does == "" {
+		a.Does = hist.DoesRead
+	}
+	return s.as(client, "gw1", hist.Ask, &a)
+}
+
+// let is one that is let in at once, refuse one that is not.
+func (s *story) let(a hist.AskArgs) { s.request(1, a).ok(&hist.AskAnswer{Mode: "enforce"}) }
+
+func (s *story) refuse(status int, a hist.AskArgs, v hist.AskAnswer) {
+	s.request(1, a).back(hist.Fail, status, &v)
+}
+
+func (s *story) noted(f hist.Func, what any) { s.put(hist.Event{Kind: hist.Noted, F: f, A: what}) }
+
+// hang is a client that goes away in the middle of a request.
+func (o *open) hang() {
+	e := o.e
+	e.Kind, e.A, e.Err = hist.Info, nil, hungUp
+	o.s.put(e)
+}
+
+var tenASecond = hist.Cluster{Workload: "w", Limits: hist.Limits{RequestRate: 10, RequestBurst: 5}}
+
+// flood asks every 20 ms for a time, and is let in every so often.
+func (s *story) flood(lasts, every int64) {
+	for end := s.now + lasts; s.now < end; s.now += 18 * ms {
+		if a := (hist.AskArgs{Part: "flood"}); s.now/every != (s.now-20*ms)/every {
+			s.let(a)
+		} else {
+			s.refuse(429, a, hist.AskAnswer{Limit: "req"})
+		}
+	}
+}
+
+// times are requests of a victim that take so long.
+func (s *story) times(part string, took int64) {
+	for range 60 {
+		o := s.request(1, hist.AskArgs{Part: part})
+		s.now += took
+		o.ok(&hist.AskAnswer{})
+	}
+}
+
+var wait4 = hist.AskArgs{Does: hist.DoesPoll, WaitMs: 4000}
+
+// brokerDown is a broker that has failed for three seconds.
+func brokerDown(s *story) hist.Fault {
+	f := hist.Fault{Name: "N4", Action: "cut", Target: "br1", Effect: "felt"}
+	s.fault(1, hist.FaultBegins, f)
+	s.fault(1, hist.FaultObserved, f)
+	s.now += 3 * second
+	return f
+}
+
+var pooled = []hist.Queue{{Name: "q", Workload: "G11"}}
+
+var badGates = []bad{
+	{"a window admits one request too many", C1, nil, func(s *story) {
+		s.behind(tenASecond)
+		for range 6 {
+			s.let(hist.AskArgs{})
+		}
+	}, "6 requests were admitted"},
+	{"a batch takes messages that are not there", C1, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{MessageRate: 10, MessageBurst: 5}})
+		s.let(hist.AskArgs{Does: hist.DoesPush, Messages: 4})
+		s.now += 50 * ms
+		s.let(hist.AskArgs{Does: hist.DoesPush, Messages: 2})
+	}, "6 messages were admitted"},
+	{"an edit gives more than the better of two plans", C1, nil, func(s *story) {
+		s.behind(tenASecond)
+		s.noted(hist.Edit, &hist.PlanNote{Cluster: "c", Limits: hist.Limits{RequestRate: 20, RequestBurst: 5}})
+		for range 6 {
+			s.let(hist.AskArgs{})
+		}
+	}, "and 5.2 are allowed"},
+	{"an absence of Redis gives more than a burst", C1, nil, func(s *story) {
+		s.behind(tenASecond)
+		f := hist.Fault{Name: "N20", Action: "kill-9", Target: "redis", Effect: "gone"}
+		s.fault(1, hist.FaultBegins, f)
+		s.fault(1, hist.FaultObserved, f)
+		for range 11 {
+			s.let(hist.AskArgs{})
+		}
+		s.fault(1, hist.FaultEnds, f)
+	}, "11 requests were admitted"},
+	{"a gateway alone takes more than its part", C1, nil, func(s *story) {
+		s.behind(tenASecond)
+		f := hist.Fault{Name: "N20", Action: "pause", Target: "redis", Effect: "stopped"}
+		s.fault(1, hist.FaultBegins, f)
+		s.fault(1, hist.FaultObserved, f)
+		s.now += 2 * second
+		for range 5 {
+			s.request(1, hist.AskArgs{}).ok(&hist.AskAnswer{Mode: "local"})
+		}
+		s.fault(1, hist.FaultEnds, f)
+	}, "4 requests were admitted"},
+	{"a tenth of the rate is not to be had", C2, nil, func(s *story) {
+		s.behind(tenASecond)
+		s.flood(10*second, 112*ms)
+	}, "were admitted in"},
+	{"a lone client waits in vain", C3, nil, func(s *story) {
+		s.behind(tenASecond)
+		s.refuse(429, hist.AskArgs{Part: "lone"}, hist.AskAnswer{Limit: "req", RetryAfter: 1, RetryMs: 90})
+		s.now += second
+		s.refuse(429, hist.AskArgs{Part: "lone"}, hist.AskAnswer{Limit: "req", RetryAfter: 1, RetryMs: 90})
+	}, "waited the 1 s"},
+	{"a lone client is told to wait for nothing", C3, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{RequestRate: 0.5, RequestBurst: 1}})
+		s.refuse(429, hist.AskArgs{Part: "lone"}, hist.AskAnswer{Limit: "req", RetryAfter: 2, RetryMs: 1900})
+		s.now += second
+		s.let(hist.AskArgs{Part: "lone"})
+	}, "early, and was let in"},
+	{"a refusal names no time", C3, nil, func(s *story) {
+		s.behind(tenASecond)
+		s.refuse(429, hist.AskArgs{Part: "lone"}, hist.AskAnswer{Limit: "req"})
+		s.let(hist.AskArgs{Part: "lone"})
+	}, "says Retry-After 0"},
+	{"a batch that never fits is told to wait", C3, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{MessageRate: 10, MessageBurst: 5}})
+		s.refuse(429, hist.AskArgs{Does: hist.DoesPush, Messages: 6}, hist.AskAnswer{Limit: "msgs"})
+	}, "ever fit"},
+	{"a poll too many waits", C4, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Parked: 1}})
+		a, b := s.request(1, wait4), s.request(2, wait4)
+		s.now += 4 * second
+		a.ok(&hist.AskAnswer{})
+		b.ok(&hist.AskAnswer{})
+	}, "2 polls wait, and 1 may"},
+	{"a slot is lost", C4, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Parked: 1}})
+		s.request(1, wait4).hang()
+		s.now += 2 * second
+		s.refuse(429, wait4, hist.AskAnswer{Limit: "parked"})
+	}, "at most 0 of 1"},
+	{"a gauge counts a client that is gone", C4, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Parked: 5}})
+		s.request(1, wait4).hang()
+		s.now += 2 * second
+		s.noted(hist.Parked, &hist.ParkedNote{Gateway: "gw1", Polls: 1, AskedMs: 1})
+	}, "counts 1 waiting polls"},
+	{"a queue too many", C5, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Queues: 2}})
+		s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Queues: 3})
+	}, "has 3 queues"},
+	{"a partition too many", C5, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Partitions: 2}})
+		s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Partitions: 3})
+	}, "a queue of 3 partitions"},
+	{"a place is lost", C5, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Queues: 2}})
+		s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Queues: 1, Full: true})
+	}, "cannot get to its 2"},
+	{"bytes pass their cap by more than a request of each gateway", C6, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{RetainedBytes: 1000}})
+		s.let(hist.AskArgs{Does: hist.DoesPush, Bytes: 100})
+		s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Bytes: 1201})
+	}, "holds 1201 bytes"},
+	{"an ack is refused for retained bytes", C6, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{RetainedBytes: 1000}})
+		s.refuse(403, hist.AskArgs{Does: hist.DoesAck}, hist.AskAnswer{Limit: "storage"})
+	}, "ack was refused"},
+	{"a block is not released", C6, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{RetainedBytes: 1000}})
+		s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Bytes: 500})
+		s.now += 6 * second
+		s.refuse(403, hist.AskArgs{Does: hist.DoesPush, Bytes: 10}, hist.AskAnswer{Limit: "storage"})
+	}, "500 of 1000"},
+	{"a later refusal is told", C7, nil, func(s *story) {
+		s.behind(hist.Cluster{})
+		s.refuse(413, hist.AskArgs{Part: "rate before payload", Want: "429 rate_limited req"}, hist.AskAnswer{Code: "payload_too_large", Limit: "payload"})
+	}, `"413 payload_too_large payload", want "429 rate_limited req"`},
+	{"an answer shows a stranger's text", I1, nil, func(s *story) {
+		s.behind(hist.Cluster{Canary: "mine"})
+		s.request(1, hist.AskArgs{}).ok(&hist.AskAnswer{Leak: "theirs"})
+	}, "theirs"},
+	{"a log shows a tenant's text", I1, nil, func(s *story) {
+		s.noted(hist.Leak, &hist.LeakNote{Where: "gw1.log", Text: "secret"})
+	}, "gw1.log shows"},
+	{"a neighbour is felt", I2, nil, func(s *story) {
+		s.behind(hist.Cluster{})
+		s.times("solo", 5*ms)
+		s.times("beside", 70*ms)
+	}, "beside a noisy neighbour"},
+	{"a victim is refused", I2, nil, func(s *story) {
+		s.behind(hist.Cluster{})
+		s.times("solo", 5*ms)
+		s.times("beside", 5*ms)
+		s.refuse(429, hist.AskArgs{Part: "beside"}, hist.AskAnswer{Code: "rate_limited"})
+	}, "well within its plan"},
+	{"a key outlives its revocation", Y1, nil, func(s *story) {
+		s.behind(hist.Cluster{})
+		s.let(hist.AskArgs{Key: "k"})
+		s.noted(hist.Cut, &hist.CutNote{Cluster: "c", Key: "k", How: "key"})
+		s.now += 1100 * ms
+		s.let(hist.AskArgs{Key: "k"})
+	}, "was revoked at"},
+	{"a key comes back to life", Y1, nil, func(s *story) {
+		s.behind(hist.Cluster{})
+		s.let(hist.AskArgs{Key: "k"})
+		s.noted(hist.Cut, &hist.CutNote{Cluster: "c", Key: "k", How: "key"})
+		f := hist.Fault{Name: "N23", Action: "cut", Target: "control", Effect: "felt"}
+		s.fault(1, hist.FaultBegins, f)
+		s.fault(1, hist.FaultObserved, f)
+		s.fault(1, hist.FaultEnds, f)
+		s.now += 4 * second
+		s.refuse(401, hist.AskArgs{Key: "k"}, hist.AskAnswer{})
+		s.let(hist.AskArgs{Key: "k"})
+	}, "was revoked at"},
+	{"a pop fails for its broker", P1, pooled, func(s *story) {
+		s.begin(hist.Pop, &hist.PopArgs{Queue: "q", Group: "g", Wait: true}).back(hist.Fail, 503, nil)
+	}, "ended in 503"},
+	{"a broker that failed is asked", P2, pooled, func(s *story) {
+		f := brokerDown(s)
+		s.begin(hist.Push, messages("q", 1)).fail()
+		s.fault(1, hist.FaultEnds, f)
+		s.end()
+	}, "after br1 had failed"},
+	{"a broker that failed is waited for", P2, pooled, func(s *story) {
+		f := brokerDown(s)
+		o := s.begin(hist.Push, messages("q", 1))
+		s.now += 2 * second
+		o.ok(&hist.PushAnswer{result("queued", s.store(message("q", 1)))})
+		s.fault(1, hist.FaultEnds, f)
+		s.end()
+	}, "a push took 2"},
+}
+
+// What looks bad and is as it should be.
+func TestGatewaysThatKeepTheirPromises(t *testing.T) {
+	t.Parallel()
+	s := tell(t)
+	c := tenASecond
+	c.Limits.Parked, c.Limits.RetainedBytes, c.Canary = 1, 1000, "mine"
+	s.behind(c)
+	s.flood(10*second, 100*ms)
+	s.refuse(429, hist.AskArgs{Part: "lone"}, hist.AskAnswer{Limit: "req", RetryAfter: 1, RetryMs: 90})
+	s.now += second
+	s.let(hist.AskArgs{Part: "lone"})
+	// A gateway decides alone for a moment, and lets in a part of the burst.
+	s.now += 3 * second
+	for range 7 {
+		s.request(1, hist.AskArgs{}).ok(&hist.AskAnswer{Mode: "local"})
+	}
+	s.now += 3 * second
+	// A poll is refused while the slot of one that has just gone is on its way back.
+	s.request(1, wait4).hang()
+	s.refuse(429, wait4, hist.AskAnswer{Limit: "parked"})
+	s.now += 2 * second
+	s.noted(hist.Parked, &hist.ParkedNote{Gateway: "gw1", AskedMs: 1})
+	s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Bytes: 1000})
+	s.refuse(403, hist.AskArgs{Does: hist.DoesPush, Bytes: 10, Want: "403 storage_quota_exceeded storage"}, hist.AskAnswer{Code: "storage_quota_exceeded", Limit: "storage"})
+	s.let(hist.AskArgs{Key: "k"})
+	s.noted(hist.Cut, &hist.CutNote{Cluster: "c", Key: "k", How: "key"})
+	s.let(hist.AskArgs{Key: "k"}) // the news is on its way
+	s.now += 2 * second
+	s.refuse(401, hist.AskArgs{Key: "k"}, hist.AskAnswer{Code: "unauthorized"})
+	s.times("solo", 100*ms)
+	s.times("beside", 140*ms)
+	report := s.judge()
+	if rules, texts := red(report); len(rules) > 0 {
+		t.Fatalf("red: %v\n%v", rules, texts)
+	}
+	for _, r := range report.Rules {
+		switch r.Rule {
+		case "C1", "C2", "C3", "C4", "C6", "C7", "I1", "I2", "Y1":
+			if r.Checked == 0 || r.Verdict != Pass {
+				t.Errorf("%s is %s after %d facts: %s", r.Rule, r.Verdict, r.Checked, r.Reason)
+			}
+		}
+	}
+}
+
+// A tariff is as generous as the better of two plans while an edit spreads, and no longer.
+func TestATariffWhileAnEditSpreads(t *testing.T) {
+	t.Parallel()
+	b := &buckets[0]
+	c := &hist.Cluster{Limits: hist.Limits{RequestRate: 10, RequestBurst: 5}}
+	for name, x := range map[string]struct {
+		rate, want float64 // of the edit after 10 s; what there is from 0 to 20 s
+	}{
+		"up":   {20, 100 + 200},
+		"down": {5, 120 + 40},
+	} {
+		tar := b.tariff(c, []edit{{10 * second, hist.Limits{RequestRate: x.rate, RequestBurst: 5}}})
+		if got := tar.refill(20 * second); got != x.want {
+			t.Errorf("%s: %v in 20 s, want %v", name, got, x.want)
+		}
+		if _, ok := tar.steady(11*second, 11*second+int64(time.Millisecond)); ok {
+			t.Errorf("%s: one plan is in force while the edit spreads", name)
+		}
+		if _, ok := tar.steady(13*second, 14*second); !ok {
+			t.Errorf("%s: two plans are in force for ever", name)
+		}
+	}
+}

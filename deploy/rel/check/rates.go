@@ -1,0 +1,350 @@
+package check
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/queengate/queengate/deploy/rel/hist"
+)
+
+const (
+	// editTime is how long an edit of a plan may take to reach every gateway; meanwhile either plan may be in force.
+	editTime = 2 * time.Second
+	// cutOff is how many seconds of its part of the rate a gateway may spend after it has lost Redis while others have
+	// not: it is missed after three, and beats once a second. See docs/design/fleet-limits.md.
+	cutOff = 5
+	// awayTime is how long a gateway may take to know that Redis is away.
+	awayTime = time.Second
+	// sliceTime is how finely offered load is looked at, and leastTime the shortest load that says something of use.
+	sliceTime = 500 * time.Millisecond
+	leastTime = 4 * time.Second
+	// apart is how long after an answer that a gateway gave alone another is of the same absence of Redis, and lonely how
+	// many absences that nobody made a run may have: a machine that is busy has some.
+	apart, lonely = 2 * time.Second, 6
+	// granule is how long tokens may lie about unasked for at either end of a load.
+	granule = 100 * time.Millisecond
+)
+
+// bucket is one rate of a cluster: what a request costs, and what the plan allows.
+type bucket struct {
+	name  string
+	cost  func(*ask) float64
+	limit func(*hist.Limits) (rate, burst float64)
+}
+
+var buckets = []bucket{
+	{"requests", func(*ask) float64 { return 1 }, func(l *hist.Limits) (float64, float64) { return l.RequestRate, l.RequestBurst }},
+	{"messages", func(a *ask) float64 { return float64(a.Messages) }, func(l *hist.Limits) (float64, float64) { return l.MessageRate, l.MessageBurst }},
+}
+
+// tariff is what a bucket allows over time, at the most generous: while an edit spreads, the better of two plans.
+type tariff struct {
+	spans []span // in order; the last one has no end
+}
+
+// span is a time in which one plan may be in force.
+type span struct {
+	from, to    int64
+	rate, burst float64
+}
+
+func (b *bucket) tariff(c *hist.Cluster, edits []edit) *tariff {
+	rate, burst := b.limit(&c.Limits)
+	t := &tariff{[]span{{0, never, rate, burst}}}
+	for _, e := range edits {
+		rate, burst := b.limit(&e.Limits)
+		t.spans[len(t.spans)-1].to = e.at + int64(editTime)
+		t.spans = append(t.spans, span{e.at, never, rate, burst})
+	}
+	return t
+}
+
+// refill is what the rate yields until a time, at the most.
+func (t *tariff) refill(until int64) (sum float64) {
+	at := int64(0)
+	for i := range t.spans {
+		s := &t.spans[i]
+		if i+1 < len(t.spans) && t.spans[i+1].rate > s.rate { // the better one counts from its first moment
+			s = &span{s.from, t.spans[i+1].from, s.rate, s.burst}
+		}
+		if to := min(until, s.to); to > at {
+			sum += s.rate * float64(to-at) / float64(second)
+			at = to
+		}
+	}
+	return sum
+}
+
+// burst is the largest that may be in force in a time.
+func (t *tariff) burst(from, to int64) (most float64) {
+	for _, s := range t.spans {
+		if s.from <= to && s.to >= from {
+			most = max(most, s.burst)
+		}
+	}
+	return most
+}
+
+// steady reports whether one plan was in force, and its rate.
+func (t *tariff) steady(from, to int64) (rate float64, ok bool) {
+	n := 0
+	for _, s := range t.spans {
+		if s.from <= to && s.to >= from {
+			rate = s.rate
+			n++
+		}
+	}
+	return rate, n == 1
+}
+
+// rates judges C1 and C2: what was admitted in every window, and whether it was all that the plan allows.
+func (j *judge) rates(c *hist.Cluster, asks []*ask) {
+	for i := range buckets {
+		b := &buckets[i]
+		if rate, _ := b.limit(&c.Limits); rate == 0 {
+			continue
+		}
+		t := b.tariff(c, j.gates.edits[c.Name])
+		admitted := slices.DeleteFunc(byInvocation(asks), func(a *ask) bool { return a.kind != hist.OK || b.cost(a) == 0 || a.Does == hist.DoesAck })
+		j.windows(c, b, t, admitted, 1, func(from, to int64, t *tariff) float64 { return j.allowance(from, to, b, t, admitted) })
+		for _, f := range j.faults.all {
+			j.alone(c, b, t, admitted, f)
+		}
+		j.utilisation(c, b, t, asks)
+	}
+}
+
+// windows judges C1: whichever two moments one takes, what was surely admitted between them, which is what was sent after
+// the first and answered before the second, is at most share of burst + rate x time, and what extra forgives.
+func (j *judge) windows(c *hist.Cluster, b *bucket, t *tariff, admitted []*ask, share float64, extra func(from, to int64, t *tariff) float64) {
+	type end struct {
+		ask    *ask
+		refill float64
+	}
+	ends := make([]end, len(admitted))
+	for i, a := range admitted {
+		ends[i] = end{a, t.refill(a.ret)}
+	}
+	slices.SortFunc(ends, func(x, y end) int { return cmp.Compare(x.ask.ret, y.ask.ret) })
+	least := math.Inf(1)
+	for _, s := range t.spans {
+		least = min(least, s.burst)
+	}
+	for _, first := range admitted {
+		j.rules[C1].checked++
+		from, base, sum := first.inv, t.refill(first.inv), 0.0
+		for _, e := range ends {
+			if e.ask.inv < from {
+				continue
+			}
+			sum += b.cost(e.ask)
+			if sum <= share*(least+e.refill-base) {
+				continue
+			}
+			to := e.ask.ret
+			allowed := share*(t.burst(from, to)+e.refill-base) + extra(from, to, t)
+			if sum > allowed+1e-6 {
+				j.bad(C1, []int64{first.op, e.ask.op}, "%s: %.0f %s were admitted between %s and %s, and %.1f are allowed",
+					c.Name, sum, b.name, clockTime(from), clockTime(to), allowed)
+				return // one window shows it; those around it show the same
+			}
+		}
+	}
+}
+
+// allowance is what faults may add to a window: for each absence of Redis one burst, and what every gateway's largest batch
+// is more than its part of the burst, since that passes on a full part and leaves debt; and for a gateway that is cut off,
+// or says that it decided alone though nobody had cut it off, its part of it.
+func (j *judge) allowance(from, to int64, b *bucket, t *tariff, admitted []*ask) (sum float64) {
+	n := float64(max(1, len(j.header.Topology.Gateways)))
+	burst, rate := t.burst(from, to), 0.0
+	for _, s := range t.spans {
+		rate = max(rate, s.rate)
+	}
+	part := (burst + cutOff*rate) / n
+	felt := false
+	for _, f := range j.faults.all {
+		switch {
+		case f.Name != "N20" || f.began >= to || f.ended != never && f.ended+int64(awayTime) <= from:
+			continue
+		case f.Target == "redis":
+			sum += burst
+		default:
+			sum += part
+		}
+		felt = true
+	}
+	for _, a := range j.gates.absences {
+		if a.from < to && a.to > from {
+			sum += part
+			felt = true
+		}
+	}
+	if !felt {
+		return 0
+	}
+	largest := map[string]float64{}
+	for _, a := range admitted {
+		if a.answer.Mode == "local" && a.ret > from && a.inv < to {
+			largest[a.node] = max(largest[a.node], b.cost(a)-burst/n)
+		}
+	}
+	for _, debt := range largest {
+		sum += max(0, debt)
+	}
+	return sum
+}
+
+// absence is a time in which one gateway decided alone.
+type absence struct{ from, to int64 }
+
+// absences finds those that no fault explains in what gateways said of each answer.
+func (j *judge) absences() {
+	last := map[string]*absence{}
+	for _, name := range slices.Sorted(maps.Keys(j.gates.asks)) {
+		for _, a := range j.gates.asks[name] {
+			if a.answer.Mode != "local" || j.header.Topology.Quota == "local" || j.faults.touches(a.inv, a.ret, awayTime, "N20", "N2") {
+				continue
+			}
+			x := last[a.node]
+			if x == nil || a.inv > x.to+int64(apart) || a.ret < x.from-int64(apart) {
+				x = &absence{a.inv, a.ret}
+				last[a.node] = x
+				j.gates.absences = append(j.gates.absences, x)
+			}
+			x.from, x.to = min(x.from, a.inv), max(x.to, a.ret)
+		}
+	}
+	if n := len(j.gates.absences); n > lonely {
+		j.unknown(C1, "gateways decided alone %d times though Redis was there", n)
+	}
+}
+
+// alone judges the part of C1 that each gateway has by itself: while Redis is away it admits its part of the plan, and at
+// most one batch in debt.
+func (j *judge) alone(c *hist.Cluster, b *bucket, t *tariff, admitted []*ask, f *fault) {
+	if f.Name != "N20" || f.Target != "redis" || f.Action == "flush" || f.observed == never {
+		return
+	}
+	n := float64(max(1, len(j.header.Topology.Gateways)))
+	for _, node := range j.header.Topology.Gateways {
+		own := slices.DeleteFunc(slices.Clone(admitted), func(a *ask) bool {
+			return a.node != node || a.inv < f.observed+int64(awayTime) || a.ret > f.over() || a.answer.Mode != "local"
+		})
+		largest := 0.0
+		for _, a := range own {
+			largest = max(largest, b.cost(a))
+		}
+		j.windows(c, b, t, own, 1/n, func(int64, int64, *tariff) float64 { return largest })
+	}
+}
+
+// useful is the part of the allowance that must be used by who asks for more than twice of it.
+func (j *judge) useful() float64 {
+	switch j.header.Topology.Quota {
+	case "local", "exact":
+		return 0.99
+	}
+	return 0.95
+}
+
+// utilisation judges C2 over every time in which clients asked for at least twice the rate and nothing was broken.
+func (j *judge) utilisation(c *hist.Cluster, b *bucket, t *tariff, asks []*ask) {
+	flood := byInvocation(slices.DeleteFunc(slices.Clone(asks), func(a *ask) bool { return a.Part != "flood" }))
+	if len(flood) == 0 {
+		return
+	}
+	first := flood[0].inv
+	offered := map[int64]float64{} // by slice
+	last := int64(0)
+	for _, a := range flood {
+		last = (a.inv - first) / int64(sliceTime)
+		offered[last] += b.cost(a)
+	}
+	begin := int64(-1) // of the load that goes on
+	for k := int64(0); k <= last+1; k++ {
+		from, to := first+k*int64(sliceTime), first+(k+1)*int64(sliceTime)
+		rate, steady := t.steady(from, to)
+		if k <= last && steady && offered[k] >= 2*rate*sliceTime.Seconds() && j.faults.quiet(from, to, "") {
+			if begin < 0 {
+				begin = from + int64(sliceTime) // what had been saved is spent by then
+			}
+			continue
+		}
+		if begin >= 0 && from-begin >= int64(leastTime) {
+			rate, _ := t.steady(begin, from)
+			j.used(c, b, rate, flood, begin, from)
+		}
+		begin = -1
+	}
+}
+
+// used judges C2 over one load.
+func (j *judge) used(c *hist.Cluster, b *bucket, rate float64, flood []*ask, from, to int64) {
+	admitted := 0.0
+	for _, a := range flood {
+		if a.kind == hist.OK && a.ret > from && a.inv < to {
+			admitted += b.cost(a)
+		}
+	}
+	j.rules[C2].checked++
+	span := time.Duration(to - from)
+	if want := j.useful()*rate*span.Seconds() - rate*granule.Seconds(); admitted < want {
+		j.bad(C2, nil, "%s: %.0f %s were admitted in %s from %s on, and %.1f are there to be had", c.Name, admitted, b.name,
+			span.Round(time.Millisecond), clockTime(from), rate*span.Seconds())
+	}
+}
+
+// early is how long before its time a client comes that shall be refused.
+const early = 300 * time.Millisecond
+
+// honesty judges C3: a lone client that comes back when it was told to is let in, and one that comes early is not. A batch
+// that can never fit is told so at once, and not to wait.
+func (j *judge) honesty(c *hist.Cluster, asks []*ask) {
+	told := map[int]*ask{} // by client: the refusal that counts
+	for _, a := range byInvocation(asks) {
+		if burst := c.Limits.MessageBurst; burst > 0 && float64(a.Messages) > burst && len(j.gates.edits[c.Name]) == 0 && a.status != 0 {
+			j.rules[C3].checked++
+			if a.kind == hist.OK || a.status == 429 && a.answer.Limit == "msgs" {
+				j.bad(C3, []int64{a.op}, "%s: a batch of %d, of which at most %.0f ever fit, was answered %d", c.Name, a.Messages, burst, a.status)
+			}
+		}
+		if !strings.HasPrefix(a.Part, "lone") {
+			continue
+		}
+		was := told[a.client]
+		delete(told, a.client)
+		if was != nil && j.faults.quiet(was.inv, a.ret, "") {
+			j.promised(c, was, a)
+		}
+		if a.status == 429 {
+			told[a.client] = a
+		}
+	}
+}
+
+// promised judges what a lone client met that had been told when to come.
+func (j *judge) promised(c *hist.Cluster, was, now *ask) {
+	ops := []int64{was.op, now.op}
+	switch {
+	case was.answer.RetryAfter < 1 || was.answer.RetryMs < 1 || int64(was.answer.RetryAfter)*1000 < was.answer.RetryMs:
+		j.bad(C3, ops, "%s: a refusal says Retry-After %d and %d ms", c.Name, was.answer.RetryAfter, was.answer.RetryMs)
+	case now.inv >= was.ret+int64(was.answer.RetryAfter)*second:
+		j.rules[C3].checked++
+		if now.kind == hist.Fail {
+			j.bad(C3, ops, "%s: a lone client waited the %d s it was told to, and was answered %d", c.Name, was.answer.RetryAfter, now.status)
+		}
+	case float64(was.answer.RetryMs) > 1000/c.Limits.RequestRate+1:
+		// It is told to come behind somebody, and nobody is there but itself, who came too early before.
+	case now.ret <= was.inv+was.answer.RetryMs*milli-int64(early):
+		j.rules[C3].checked++
+		if now.kind == hist.OK {
+			j.bad(C3, ops, "%s: a lone client was told to wait %d ms, came %s early, and was let in", c.Name, was.answer.RetryMs,
+				time.Duration(was.inv+was.answer.RetryMs*milli-now.ret).Round(time.Millisecond))
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package hist
+
+import "slices"
+
+// Cluster is one tenant's cluster of a workload behind gateways: what it may do decides what is judged.
+type Cluster struct {
+	Name     string `json:"name"`
+	Workload string `json:"workload"` // G1…
+	Limits   Limits `json:"limits,omitzero"`
+	// Canary is a text that stands in all that the tenant's clients send and that nobody else may ever be shown.
+	Canary string `json:"canary,omitzero"`
+}
+
+// Limits are those of a cluster's plan. Zero is no limit.
+type Limits struct {
+	RequestRate   float64 `json:"requestRate,omitzero"` // per second
+	RequestBurst  float64 `json:"requestBurst,omitzero"`
+	MessageRate   float64 `json:"messageRate,omitzero"`
+	MessageBurst  float64 `json:"messageBurst,omitzero"`
+	Parked        int     `json:"parked,omitzero"` // waiting polls
+	Queues        int     `json:"queues,omitzero"`
+	Partitions    int     `json:"partitions,omitzero"` // of each queue, Default not counted
+	RetainedBytes int64   `json:"retainedBytes,omitzero"`
+}
+
+// Cluster returns the cluster of a name, nil when the header does not name it.
+func (h *Header) Cluster(name string) *Cluster {
+	i := slices.IndexFunc(h.Clusters, func(c Cluster) bool { return c.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &h.Clusters[i]
+}
+
+// Does is what a request to a gateway asks for, as far as limits tell such things apart.
+type Does string
+
+// What requests do.
+const (
+	DoesRead      Does = "read"
+	DoesPush      Does = "push"
+	DoesPop       Does = "pop"  // that does not wait
+	DoesPoll      Does = "poll" // a pop that waits
+	DoesAck       Does = "ack"
+	DoesConfigure Does = "configure"
+	DoesDelete    Does = "delete"
+)
+
+// AskArgs is one request to a gateway whose admission is judged.
+type AskArgs struct {
+	Cluster  string `json:"cluster"`
+	Does     Does   `json:"does"`
+	Messages int    `json:"messages,omitzero"` // of a push
+	Bytes    int64  `json:"bytes,omitzero"`    // raw payload bytes of a push
+	WaitMs   int    `json:"wait,omitzero"`     // of a poll
+	Key      string `json:"key,omitzero"`      // names the credential; "" is the tenant's own, which is never revoked
+	// Part is which part of its workload the request plays: lone, solo, noisy, first, …
+	Part string `json:"part,omitzero"`
+	// Want is the refusal that the request must get, as "status code limit", "" when it is not known beforehand.
+	Want string `json:"want,omitzero"`
+}
+
+// AskAnswer is what a gateway said of it, whatever the status.
+type AskAnswer struct {
+	Code       string `json:"code,omitzero"`  // of a refusal
+	Limit      string `json:"limit,omitzero"` // that it names
+	RetryMs    int64  `json:"retryMs,omitzero"`
+	RetryAfter int    `json:"retryAfter,omitzero"` // seconds, of the header
+	Mode       string `json:"mode,omitzero"`       // X-Queen-Limit-Mode
+	// Leak is a canary of another tenant that stands in the answer, with what is around it.
+	Leak string `json:"leak,omitzero"`
+}
+
+// PlanNote says that the limits of a cluster are being changed: written before the edit begins.
+type PlanNote struct {
+	Cluster string `json:"cluster"`
+	Limits  Limits `json:"limits"`
+}
+
+// TruthNote is what the cell's database holds of a cluster, read in one statement.
+type TruthNote struct {
+	Cluster    string `json:"cluster"`
+	Queues     int    `json:"queues"`
+	Partitions int    `json:"partitions"` // named ones of the queue that has most
+	Bytes      int64  `json:"bytes"`
+	// Full says that clients have just tried to go to the caps, at rest: the counts must have reached them.
+	Full bool `json:"full,omitzero"`
+}
+
+// ParkedNote is the gauge of waiting polls of one gateway.
+type ParkedNote struct {
+	Gateway string `json:"gateway"`
+	Polls   int    `json:"polls"`
+	AskedMs int64  `json:"askedMs"` // how long before the note the gateway was asked
+}
+
+// CutNote says that a credential counts no more: written when the database has committed it.
+type CutNote struct {
+	Cluster string `json:"cluster"`
+	Key     string `json:"key"`
+	How     string `json:"how"` // key, session, role, …
+}
+
+// LeakNote says where else a canary was found than in an answer.
+type LeakNote struct {
+	Where string `json:"where"` // a log, the metrics of a process
+	Text  string `json:"text"`
+}
+
+// OfferNote is what the sender of a noisy tenant, a process of its own, has offered.
+type OfferNote struct {
+	Cluster  string  `json:"cluster"`
+	Requests int     `json:"requests"`
+	Refused  int     `json:"refused"`
+	Seconds  float64 `json:"seconds"`
+}

@@ -1,0 +1,159 @@
+package nem
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/queengate/queengate/deploy/rel/hist"
+	"github.com/queengate/queengate/deploy/rel/lab"
+)
+
+// gateway is N2: a gateway is killed, told to stop, or stands still for longer than Redis and the others believe in it.
+func (n *Nemesis) gateway(f *fault, g *lab.Gateway) {
+	if f.note.Action == "pause" {
+		f.inject = func(ctx context.Context) (string, error) {
+			if err := g.Signal(syscall.SIGSTOP); err != nil {
+				return "", err
+			}
+			return until(ctx, "stop "+g.Name, func() (bool, string) {
+				s := g.State()
+				return s == "T", fmt.Sprintf("process %d is in state %s", g.PID(), s)
+			})
+		}
+		f.repair = func(ctx context.Context) error {
+			if err := g.Signal(syscall.SIGCONT); err != nil {
+				return err
+			}
+			return g.Ready(ctx)
+		}
+		return
+	}
+	signal := syscall.SIGKILL
+	if f.note.Action == "terminate" {
+		signal = syscall.SIGTERM
+	}
+	f.inject = func(ctx context.Context) (string, error) {
+		pid := g.PID()
+		if err := g.End(ctx, signal); err != nil {
+			return "", err
+		}
+		if code := g.Code(); signal == syscall.SIGTERM && code != 0 {
+			n.rec.Note(hist.Log, &hist.LogNote{Process: g.Name, Line: fmt.Sprintf("told to stop, it ended with code %d", code)})
+		}
+		return fmt.Sprintf("process %d is gone", pid), nil
+	}
+	f.repair = g.Restart
+}
+
+// slow is how late everything is on a slow link to a broker, and late on one to Redis or the control database.
+const slow, late = 2 * time.Second, 200 * time.Millisecond
+
+// broker is N4: gateways and one broker cannot reach each other, or in one direction only, or late, or all that comes back
+// is an error.
+func (n *Nemesis) broker(f *fault, b *lab.Broker) {
+	w := weather(f.note.Action)
+	switch f.note.Action {
+	case "slow":
+		w = lab.Weather{Delay: slow}
+	case "errors":
+		w = lab.Weather{Answer: "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"}
+	}
+	n.links(f, w, b.Gate)
+}
+
+// links makes a fault of links that are changed together; it is seen when one of them has felt it.
+func (n *Nemesis) links(f *fault, w lab.Weather, links ...*lab.Link) {
+	hits := func() (sum int64) {
+		for _, l := range links {
+			sum += l.Hits()
+		}
+		return sum
+	}
+	f.inject = func(ctx context.Context) (string, error) {
+		before := hits()
+		for _, l := range links {
+			l.Set(w)
+		}
+		return until(ctx, "break "+links[0].Name, func() (bool, string) {
+			felt := hits() - before
+			return felt > 0, fmt.Sprintf("felt %d times", felt)
+		})
+	}
+	f.repair = func(context.Context) error {
+		for _, l := range links {
+			l.Set(lab.Weather{})
+		}
+		return nil
+	}
+}
+
+// control is N23: gateways cannot ask the control database, or hear nothing from it, or late.
+func (n *Nemesis) control(f *fault) {
+	w := weather(f.note.Action)
+	if f.note.Action == "slow" {
+		w = lab.Weather{Delay: late}
+	}
+	var links []*lab.Link
+	for _, g := range n.lab.Gateways {
+		links = append(links, g.Control...)
+	}
+	n.links(f, w, links...)
+}
+
+// redis is N20: Redis is killed and comes back empty, stands still, forgets everything, has no memory left or is slow; or
+// one gateway is cut off from it, while others are not.
+func (n *Nemesis) redis(f *fault, g *lab.Gateway) {
+	r := n.lab.Redis
+	if g != nil {
+		n.links(f, weather("cut"), g.Redis)
+		return
+	}
+	command := func(ctx context.Context, text string) error {
+		answer, err := r.Do(ctx, text)
+		if err == nil && answer != "+OK" {
+			err = fmt.Errorf("%s: Redis says %q", text, answer)
+		}
+		return err
+	}
+	f.repair = r.Restart
+	switch f.note.Action {
+	case "kill-9":
+		f.inject = func(ctx context.Context) (string, error) {
+			pid := r.PID()
+			return fmt.Sprintf("process %d is gone, with all that it knew", pid), r.End(ctx, syscall.SIGKILL)
+		}
+	case "pause":
+		f.inject = func(ctx context.Context) (string, error) {
+			if err := r.Signal(syscall.SIGSTOP); err != nil {
+				return "", err
+			}
+			return until(ctx, "stop Redis", func() (bool, string) {
+				s := r.State()
+				return s == "T", fmt.Sprintf("process %d is in state %s", r.PID(), s)
+			})
+		}
+		f.repair = func(ctx context.Context) error {
+			if err := r.Signal(syscall.SIGCONT); err != nil {
+				return err
+			}
+			return r.Restart(ctx)
+		}
+	case "flush":
+		f.inject = func(ctx context.Context) (string, error) {
+			return "it has forgotten everything", command(ctx, "FLUSHALL")
+		}
+	case "full":
+		f.inject = func(ctx context.Context) (string, error) {
+			return "it has no memory left", command(ctx, "CONFIG SET maxmemory 1")
+		}
+		f.repair = func(ctx context.Context) error { return command(ctx, "CONFIG SET maxmemory 0") }
+	case "slow":
+		links := make([]*lab.Link, len(n.lab.Gateways))
+		for i, g := range n.lab.Gateways {
+			links[i] = g.Redis
+		}
+		n.links(f, lab.Weather{Delay: late}, links...)
+	}
+}
