@@ -46,10 +46,10 @@ func (b *Broker) runDrain(ctx context.Context) error {
 		case <-l.wake:
 		case <-timer.C:
 		}
-		for ctx.Err() == nil && !l.disk.Empty() && !b.switches.push.Load() {
-			err := b.learnSwitches()
-			if err == nil && b.switches.push.Load() {
-				break // it was stopped before this broker began
+		for ctx.Err() == nil && !l.disk.Empty() {
+			open, err := b.drainOpen()
+			if err == nil && !open {
+				break
 			}
 			if err == nil {
 				err = b.drainOnce(&attempts)

@@ -158,6 +158,29 @@ func TestMaintenanceDivertsPushesAndSurvivesARestart(t *testing.T) {
 	}
 }
 
+// A broker that nobody asks anything drains all the same when another one was told that pushes may go on.
+func TestTheEndOfMaintenanceReachesAnIdleSpool(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t, migrations.Broker)
+	dir := t.TempDir()
+	disk := openSpool(t, spool.Config{Dir: dir})
+	w := serveWith(t, pool, Deps{Store: store.New(pool), Spool: disk}, nil)
+	other := serve(t, pool, nil)
+	w.do("POST", "/api/v1/system/maintenance", `{"enabled":true}`).want(t, 200)
+	w.buffered(items(item("q", "a", "1")))
+	w.stop()
+	if err := disk.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w = serveWith(t, pool, Deps{Store: store.New(pool), Spool: openSpool(t, spool.Config{Dir: dir})}, nil)
+	w.until("the switch to be known", w.b.switches.known.Load)
+	other.do("POST", "/api/v1/system/maintenance", `{"enabled":false}`).want(t, 200)
+	w.drained()
+	if d := cmp.Diff([]string{"1"}, other.all("q", "a")); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestAnythingButAPushFailsDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	w, cable, _ := spooling(t, nil)

@@ -78,19 +78,23 @@ func (b *Broker) look(now time.Time) {
 	b.obeyLocked(found, asked)
 }
 
-// learnSwitches makes sure that the switches were read once.
-func (b *Broker) learnSwitches() error {
-	if b.switches.known.Load() {
-		return nil
+// drainOpen reports whether the spool may go to the database. A broker that has just started does not know yet, and the
+// feed of one that nobody asks anything sleeps, so whoever drains asks by himself then. An error is the database's.
+func (b *Broker) drainOpen() (bool, error) {
+	s := &b.switches
+	closed := s.push.Load()
+	if s.known.Load() && (!closed || time.Now().UnixNano()-s.seen.Load() < int64(switchesAge)) {
+		return !closed, nil
 	}
 	ctx, cancel := b.database()
 	defer cancel()
 	asked := time.Now()
 	found, err := b.db.Switches(ctx)
-	if err == nil {
-		b.obey(found, asked)
+	if err != nil {
+		return false, err
 	}
-	return err
+	b.obey(found, asked)
+	return !s.push.Load(), nil
 }
 
 // pushesOpen refuses whatever stores messages while the operator has stopped pushes.

@@ -190,11 +190,16 @@ func (l *ledger) log(lane string) (all []record) {
 	l.p.t.Helper()
 	era := l.era.Load()
 	for {
-		r, err := l.p.call(l.p.t.Context(), len(all), "POST", "/api/v1/fetch",
-			m{"entries": []m{{"queue": lane[:2], "partition": lane[3:], "offset": len(all)}}})
-		if err != nil || r.status != http.StatusOK {
-			l.p.t.Fatalf("fetch %s: %d %s %v", lane, r.status, r.body, err)
-		}
+		var r reply
+		eventually(l.p.t, followWithin, "a fetch of "+lane, func() bool {
+			var err error
+			r, err = l.p.call(l.p.t.Context(), len(all), "POST", "/api/v1/fetch",
+				m{"entries": []m{{"queue": lane[:2], "partition": lane[3:], "offset": len(all)}}})
+			if err != nil || r.status != http.StatusOK && r.status != http.StatusServiceUnavailable {
+				l.p.t.Fatalf("fetch %s: %d %s %v", lane, r.status, r.body, err)
+			}
+			return r.status == http.StatusOK // a gateway that follows a failover may have no broker for reads yet
+		})
 		var answer struct {
 			Entries []struct {
 				Records       []record `json:"records"`
