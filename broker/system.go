@@ -359,7 +359,7 @@ func (b *Broker) popMaintenance(x *exchange) error {
 	}
 	message := "Pop maintenance mode DISABLED. POP operations deliver messages."
 	if on {
-		message = "Pop maintenance mode ENABLED. All POP operations will return empty arrays."
+		message = "Pop maintenance mode ENABLED. POP operations wait, and return nothing at the end of their time."
 	}
 	return x.answer(struct {
 		On      bool   `json:"popMaintenanceMode"`

@@ -84,7 +84,7 @@ func (ps *pools) askSigned(b *broker) {
 		ps.log.Error("the gateway cannot sign", "cell", b.pool.cell, "err", err)
 		return
 	}
-	req := fmt.Appendf(nil, "GET /internal/v1/tenants/%s/names?limit=1 HTTP/1.1\r\nHost: %s\r\n%s%s: %s\r\n\r\n",
+	req := fmt.Appendf(nil, "GET /internal/v1/tenants/%s/names?limit=2 HTTP/1.1\r\nHost: %s\r\n%s%s: %s\r\n\r\n",
 		self.BrokerTenant, b.address, tok.lines, wire.HeaderRequestID, httpkit.NewRequestID())
 	a, _, err := ps.dialer.doOn(&b.asking, b, nil, req, nil, now.Add(readyzTime))
 	if err != nil {

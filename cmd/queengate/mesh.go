@@ -60,6 +60,9 @@ func (c *meshConfig) mesh() mesh.Config {
 func newMesh(ctx context.Context, log *slog.Logger, c *meshConfig) (broker.Mesh, error) {
 	cfg := c.mesh()
 	if !cfg.Enabled() {
+		if len(cfg.Secrets) > 0 || cfg.CertFile != "" {
+			log.Warn("the mesh is off, although it has a secret or certificates: mesh.peers names nobody")
+		}
 		return nil, nil
 	}
 	ln, err := listen(ctx, "mesh.addr", cfg.Addr)

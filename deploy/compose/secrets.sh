@@ -8,6 +8,8 @@ mkdir -p secrets
 chmod 700 secrets
 umask 022
 cd secrets
+# What follows from others is made anew each time; the files are for reading only.
+rm -f cell.pub postgres.dsn
 
 [ -s cell.key ] || openssl genpkey -algorithm ed25519 -out cell.key
 openssl pkey -in cell.key -pubout -out cell.pub

@@ -33,6 +33,7 @@ type fence struct {
 	lives    map[identity]Life
 	admitted map[Life]bool
 	newest   map[string]uint32 // the highest timeline seen, by system
+	unkept   bool              // the memory does not have it yet
 	links    map[*session]link
 }
 
@@ -122,8 +123,13 @@ func (f *fence) pass(id identity) (Life, error) {
 	case id.timeline > newest:
 		f.newest[id.system] = id.timeline
 		f.cutLocked(id)
+		f.unkept = true
+	}
+	if f.unkept { // new, or not kept when it was: each session tries once more
 		if err := f.memory.store(f.newest); err != nil {
 			f.log.Error("the timeline of the database could not be kept: a broker that starts again would not know that its old primary was replaced", "err", err)
+		} else {
+			f.unkept = false
 		}
 	}
 	life, known := f.lives[id]

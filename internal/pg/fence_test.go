@@ -124,7 +124,7 @@ func TestAProcessThatStartsAgainKnowsWhatWasReplaced(t *testing.T) {
 	old := pgtest.NewServer(t, nil)
 	next := old.Standby()
 	next.Promote()
-	file := filepath.Join(t.TempDir(), "timelines")
+	file := filepath.Join(t.TempDir(), "a folder that is yet to be made", "timelines")
 	if got := lifeOf(t, open(t, pg.Config{DSN: next.DSN(), TimelineFile: file, MaxConn: 1})); got != 1 {
 		t.Fatalf("got life %d, want 1", got)
 	}
@@ -168,12 +168,27 @@ func TestTheFileOfTimelinesIsSharedAndReadWhole(t *testing.T) {
 		t.Errorf("a torn file: got %v", err)
 	}
 	var log bytes.Buffer
-	lost := filepath.Join(t.TempDir(), "none", "timelines")
-	if got := lifeOf(t, open(t, pg.Config{DSN: server.DSN(), TimelineFile: lost, MaxConn: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})); got != 1 {
+	folder := filepath.Join(t.TempDir(), "folder")
+	lost := filepath.Join(folder, "timelines")
+	if err := os.Symlink("nowhere", folder); err != nil { // in the way of the folder
+		t.Fatal(err)
+	}
+	pool = open(t, pg.Config{DSN: server.DSN(), TimelineFile: lost, MaxConn: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if got := lifeOf(t, pool); got != 1 {
 		t.Errorf("with no folder for the file: got life %d, want 1", got)
 	}
 	if !strings.Contains(log.String(), "could not be kept") {
 		t.Errorf("a file that cannot be written is not said: %q", log.String())
+	}
+	if err := os.Remove(folder); err != nil {
+		t.Fatal(err)
+	}
+	pool.Reset() // the next session tries again
+	if got := lifeOf(t, pool); got != 1 {
+		t.Errorf("got life %d, want 1", got)
+	}
+	if _, err := os.Stat(lost); err != nil {
+		t.Errorf("what could not be kept at first is not kept later: %v", err)
 	}
 }
 

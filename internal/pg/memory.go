@@ -55,6 +55,10 @@ func (m memory) store(newest map[string]uint32) error {
 		fmt.Fprintf(&text, "%s %d\n", system, all[system])
 	}
 	dir := filepath.Dir(string(m))
+	// The database is met before whoever else uses the folder has made it.
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
 	f, err := os.CreateTemp(dir, ".timelines-*")
 	if err != nil {
 		return err
