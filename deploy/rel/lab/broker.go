@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -167,21 +166,7 @@ func (b *Broker) Launch() error {
 
 // Ready waits until the broker says that it serves, which it does once it has its database.
 func (b *Broker) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for {
-		status, err := b.Get(ctx, "/readyz")
-		if status == http.StatusOK {
-			return nil
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-b.Done():
-			return fmt.Errorf("%s ended while it started; see its log", b.Name)
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s (last answer %d): %w", b.Name, status, errors.Join(ctx.Err(), err))
-		}
-	}
+	return b.await(ctx, b.Name, "http://"+b.Addr+"/readyz")
 }
 
 // Get asks the broker for a page, outside of the history, and returns the status.

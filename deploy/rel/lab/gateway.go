@@ -10,7 +10,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -213,21 +212,7 @@ func (l *Lab) ports() []int {
 
 // Ready waits until the gateway says that it serves.
 func (g *Gateway) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for {
-		status, err := get(ctx, "http://"+g.ops+"/readyz")
-		if status == http.StatusOK {
-			return nil
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-g.Done():
-			return fmt.Errorf("%s ended while it started; see its log", g.Name)
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s (last answer %d): %w", g.Name, status, errors.Join(ctx.Err(), err))
-		}
-	}
+	return g.await(ctx, g.Name, "http://"+g.ops+"/readyz")
 }
 
 // bootstrap makes the tenant, with a cell whose brokers are reached through links of the gateways.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -75,6 +76,25 @@ func (s *service) Code() int {
 
 // State is the kernel's letter for the state of the process: R, S, T for stopped, "" when it is gone.
 func (s *service) State() string { return s.process().State() }
+
+// await waits until the process answers 200 at url.
+func (s *service) await(ctx context.Context, name, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		status, err := get(ctx, url)
+		if status == http.StatusOK {
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-s.Done():
+			return fmt.Errorf("%s ended while it started; see its log", name)
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s (last answer %d): %w", name, status, errors.Join(ctx.Err(), err))
+		}
+	}
+}
 
 func (s *service) stop(sig syscall.Signal, patience time.Duration) error {
 	return s.process().stop(sig, patience)

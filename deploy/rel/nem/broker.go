@@ -9,41 +9,53 @@ import (
 	"github.com/queengate/queengate/deploy/rel/lab"
 )
 
-// kill is N1: a broker is killed, or told to stop, which it does in its time; then it starts again.
-func (n *Nemesis) kill(f *fault, b *lab.Broker) {
+// victim is a process of the lab, *lab.Broker or *lab.Gateway, that can be ended, stopped and started.
+type victim interface {
+	PID() int
+	State() string
+	Code() int
+	Signal(sig syscall.Signal) error
+	End(ctx context.Context, sig syscall.Signal) error
+	Ready(ctx context.Context) error
+	Restart(ctx context.Context) error
+}
+
+// kill is N1, and N2 for gateways: a process is killed, or told to stop, which it does in its time; then it starts again.
+func (n *Nemesis) kill(f *fault, name string, v victim) {
 	signal := syscall.SIGKILL
 	if f.note.Action == "terminate" {
 		signal = syscall.SIGTERM
 	}
 	f.inject = func(ctx context.Context) (string, error) {
-		pid := b.PID()
-		if err := b.End(ctx, signal); err != nil {
+		pid := v.PID()
+		if err := v.End(ctx, signal); err != nil {
 			return "", err
 		}
-		if code := b.Code(); signal == syscall.SIGTERM && code != 0 {
-			n.rec.Note(hist.Log, &hist.LogNote{Process: b.Name, Line: fmt.Sprintf("told to stop, it ended with code %d", code)})
+		if code := v.Code(); signal == syscall.SIGTERM && code != 0 {
+			n.rec.Note(hist.Log, &hist.LogNote{Process: name, Line: fmt.Sprintf("told to stop, it ended with code %d", code)})
 		}
 		return fmt.Sprintf("process %d is gone", pid), nil
 	}
-	f.repair = b.Restart
+	f.repair = v.Restart
 }
 
-// pause is N3: a broker stands still for longer than a lease and goes on as if nothing had been.
-func (n *Nemesis) pause(f *fault, b *lab.Broker) {
+// pause is N3, and N2 for gateways: a process stands still, for longer than a lease or than others believe in it, and goes
+// on as if nothing had been.
+func (n *Nemesis) pause(f *fault, name string, v victim) {
 	f.inject = func(ctx context.Context) (string, error) {
-		if err := b.Signal(syscall.SIGSTOP); err != nil {
+		if err := v.Signal(syscall.SIGSTOP); err != nil {
 			return "", err
 		}
-		return until(ctx, "stop "+b.Name, func() (bool, string) {
-			s := b.State()
-			return s == "T", fmt.Sprintf("process %d is in state %s", b.PID(), s)
+		return until(ctx, "stop "+name, func() (bool, string) {
+			s := v.State()
+			return s == "T", fmt.Sprintf("process %d is in state %s", v.PID(), s)
 		})
 	}
 	f.repair = func(ctx context.Context) error {
-		if err := b.Signal(syscall.SIGCONT); err != nil {
+		if err := v.Signal(syscall.SIGCONT); err != nil {
 			return err
 		}
-		return b.Ready(ctx)
+		return v.Ready(ctx)
 	}
 }
 

@@ -6,46 +6,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queengate/queengate/deploy/rel/hist"
 	"github.com/queengate/queengate/deploy/rel/lab"
 )
-
-// gateway is N2: a gateway is killed, told to stop, or stands still for longer than Redis and the others believe in it.
-func (n *Nemesis) gateway(f *fault, g *lab.Gateway) {
-	if f.note.Action == "pause" {
-		f.inject = func(ctx context.Context) (string, error) {
-			if err := g.Signal(syscall.SIGSTOP); err != nil {
-				return "", err
-			}
-			return until(ctx, "stop "+g.Name, func() (bool, string) {
-				s := g.State()
-				return s == "T", fmt.Sprintf("process %d is in state %s", g.PID(), s)
-			})
-		}
-		f.repair = func(ctx context.Context) error {
-			if err := g.Signal(syscall.SIGCONT); err != nil {
-				return err
-			}
-			return g.Ready(ctx)
-		}
-		return
-	}
-	signal := syscall.SIGKILL
-	if f.note.Action == "terminate" {
-		signal = syscall.SIGTERM
-	}
-	f.inject = func(ctx context.Context) (string, error) {
-		pid := g.PID()
-		if err := g.End(ctx, signal); err != nil {
-			return "", err
-		}
-		if code := g.Code(); signal == syscall.SIGTERM && code != 0 {
-			n.rec.Note(hist.Log, &hist.LogNote{Process: g.Name, Line: fmt.Sprintf("told to stop, it ended with code %d", code)})
-		}
-		return fmt.Sprintf("process %d is gone", pid), nil
-	}
-	f.repair = g.Restart
-}
 
 // slow is how late everything is on a slow link to a broker, and late on one to Redis or the control database.
 const slow, late = 2 * time.Second, 200 * time.Millisecond

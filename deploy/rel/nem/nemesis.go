@@ -119,11 +119,15 @@ func (n *Nemesis) fault(p Plan) (*fault, error) {
 	}
 	switch p.Name {
 	case "N1":
-		n.kill(f, b)
+		n.kill(f, b.Name, b)
 	case "N2":
-		n.gateway(f, g)
+		if p.Action == "pause" {
+			n.pause(f, g.Name, g)
+		} else {
+			n.kill(f, g.Name, g)
+		}
 	case "N3":
-		n.pause(f, b)
+		n.pause(f, b.Name, b)
 	case "N4":
 		n.broker(f, b)
 	case "N5":
