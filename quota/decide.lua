@@ -12,7 +12,8 @@
 --       owe seq held back use wish, need fit, takes (1, or 0: it is debited later), mode, line (1, or 2 for an ack), never
 --       slot: member or "", microseconds to its deadline, most, mode
 --       use over time: epoch; for bytes and month: most (-1: not limited), mode, need, change of what is held, all that is
---       held, used, age of the last that was stored, divisor of what may be taken ahead, what is left of that
+--       held, used, age of the last that was stored, divisor of what may be taken ahead, what is left of that, and of bytes
+--       after an absence what is retained at least, and 1 if that was blocked
 --       names: most queues, mode, most partitions, mode, groups; per group: queue, count, partitions
 --
 -- Modes: 0 not asked, 1 enforce, 2 shadow. A bucket is one value:
@@ -202,6 +203,7 @@ local function purse(key, count)
   local p = {key = key, month = count}
   p.most, p.mode, p.need, p.hold, p.held = number(), number(), number(), number(), number()
   p.used, p.age, p.share, p.left = number(), number(), number(), number()
+  p.least, p.shut = number(), number()
   p.total, p.others, p.counted, p.grant, p.rest = 0, 0, 0, 0, {}
   if p.most < 0 then return p end
   local v = redis.call('HMGET', key, 'g', 'total', 'at', 'c:' .. gateway, 'blocked', 'measured', 'most')
@@ -238,6 +240,12 @@ local function enter(p, epoch)
       p.total, p.dirty = p.total + p.used, true
       redis.call('HINCRBY', p.key, 'd:' .. plain(slot), plain(p.used))
     end
+  end
+  if p.least > p.total then -- this Redis stood still while others went on
+    p.total, p.dirty = p.least, true
+  end
+  if p.shut == 1 and not p.blocked then
+    p.blocked, p.judging, p.dirty = true, true, true
   end
   if not p.month and p.judged ~= p.most then -- another plan is judged afresh
     p.blocked, p.judging, p.dirty = p.at ~= nil and p.measured >= p.most, true, true

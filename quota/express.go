@@ -20,6 +20,7 @@ const (
 // expression is a call of decide.lua in the making, and what is needed to understand its reply.
 type expression struct {
 	t   int64
+	at  time.Time // the same
 	now any
 	act int
 
@@ -75,7 +76,7 @@ func modeArg(m plans.Mode) int {
 
 // begin begins a call.
 func (f *fleet) begin(t int64, now time.Time) *expression {
-	e := &expression{t: t, now: f.ask(now), share: 1, of: 1, mostQueues: -1, mostPartitions: -1, mostSlots: -1}
+	e := &expression{t: t, at: now, now: f.ask(now), share: 1, of: 1, mostQueues: -1, mostPartitions: -1, mostSlots: -1}
 	e.rates = e.two[:0]
 	if deaf := f.deaf.Load(); deaf > 0 {
 		e.of = f.gateways()

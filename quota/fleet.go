@@ -258,7 +258,7 @@ func (f *fleet) join(l *ledger, id uuid.UUID, t int64) *partaking {
 	if s == nil {
 		s = &partaking{keys: f.keysOf(id), mirrors: true, generation: -1, epoch: f.epochs.Add(1)}
 		l.partaking = s
-		l.acc.storage.mirror()
+		l.acc.storage.mirror(t)
 	}
 	if asking := f.asking(); asking != s.mirrors {
 		acc := &l.acc
@@ -268,7 +268,7 @@ func (f *fleet) join(l *ledger, id uuid.UUID, t int64) *partaking {
 			f.part(s, acc, t)
 		} else {
 			acc.split(1, t)
-			acc.storage.mirror()
+			acc.storage.mirror(t)
 			s.epoch = f.epochs.Add(1)
 			s.requests.recall(&acc.requests)
 			s.messages.recall(&acc.messages)
@@ -296,7 +296,7 @@ func (f *fleet) part(s *partaking, acc *account, t int64) {
 	for _, k := range acc.keys {
 		k.requestsSide, k.messagesSide, k.fresh = side{}, side{}, false
 	}
-	acc.storage.part()
+	acc.storage.part(f.gate.epoch.Add(time.Duration(t)))
 	acc.month.anchor = acc.month.own + acc.month.reserved
 	s.storage, s.month = purse{}, purse{}
 	s.flushing, s.leasing, s.slotsOff = false, false, 0

@@ -191,6 +191,44 @@ func TestAFullClusterStaysFullWithoutRedis(t *testing.T) {
 	}
 }
 
+// A Redis that stood still knows nothing of what happened meanwhile: what a broker measured, and what was stored.
+func TestWhatHappenedWithoutRedisCountsWhenItIsBack(t *testing.T) {
+	for rule, meanwhile := range map[string]func(*overtime){
+		"a gateway heard that the cluster is full": func(o *overtime) {
+			o.offer(o.gates[0], 1, 0) // by which it finds out that Redis is away
+			o.gates[0].Measured(o.cluster, Usage{RetainedBytes: 10_000, ComputedAt: o.now})
+		},
+		"a gateway stored what was left": func(o *overtime) { o.offer(o.gates[0], 1, 1000) },
+		"it was stored and measured": func(o *overtime) {
+			o.offer(o.gates[0], 1, 1000)
+			o.pass(time.Second)
+			o.gates[0].Measured(o.cluster, Usage{RetainedBytes: 10_000, ComputedAt: o.now})
+		},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			eachOvertime(t, true, retained(10_000), func(t *testing.T, o *overtime) {
+				o.measure(9000)
+				for _, g := range o.gates {
+					o.offer(g, 1, 0) // each has heard
+				}
+				o.server.Pause()
+				meanwhile(o)
+				o.pass(time.Second)
+				o.server.Resume()
+				for !o.gates[0].fleet.asking() {
+					o.pass(100 * time.Millisecond)
+				}
+				o.pass(time.Second)
+				for i, g := range o.gates {
+					if o.offer(g, 1, 10) {
+						t.Errorf("gateway %d lets a push in", i)
+					}
+				}
+			}, 3)
+		})
+	}
+}
+
 // While Redis is away each gateway counts what it adds for all of them, from the last measure on.
 func TestBytesAreSharedOutWithoutRedis(t *testing.T) {
 	eachOvertime(t, true, retained(10_000), func(t *testing.T, o *overtime) {

@@ -53,6 +53,8 @@ type purseArgs struct {
 	used        int64 // stored since the last call, or all that was counted of the month; below 0: not known
 	age         int64 // of the last that was stored, in microseconds
 	share, left int64 // the divisor of what is left; 0: nothing is taken ahead
+	least       int64 // of bytes, after an absence: what is retained at least
+	shut        bool  // and that the cluster was blocked
 }
 
 // keyOr is the key of the limit, or any of its kind when it is not limited.
@@ -66,9 +68,9 @@ func (p *purseArgs) keyOr(any string) string {
 // args appends the arguments of a call.
 func (p *purseArgs) args(to []any) []any {
 	if !p.limited {
-		return append(to, -1, 0, 0, 0, 0, 0, 0, 0, 0)
+		return append(to, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	}
-	return append(to, p.most, p.mode, p.need, p.hold, p.held, p.used, p.age, p.share, p.left)
+	return append(to, p.most, p.mode, p.need, p.hold, p.held, p.used, p.age, p.share, p.left, p.least, flag(p.shut))
 }
 
 // leases reports that something taken ahead is left.
@@ -99,6 +101,7 @@ func (f *fleet) purses(e *expression, l *ledger, s *partaking, now time.Time) {
 		e.storage = purseArgs{
 			limited: true, key: s.keys.storage, most: min(*acc.limits.MaxRetainedBytes, maxShared), share: share, left: s.storage.left,
 			hold: s.storage.hold, held: st.reserved + s.storage.left, used: st.untold, age: (e.t - st.untoldAt) / 1000,
+			least: st.least, shut: st.shut,
 		}
 		s.storage.hold, st.untold = 0, 0
 	} else {
@@ -135,6 +138,9 @@ func (e *expression) loadPurses(f *fleet, l *ledger, s *partaking, r *reply) {
 	acc := &l.acc
 	if e.storage.limited {
 		st, was := &acc.storage, acc.storage.blocked
+		if e.storage.least == st.least {
+			st.least, st.shut = 0, false // it has been told
+		}
 		if s.storage.lost = !r.storage.known; r.storage.known {
 			st.others, st.blocked = r.storage.others, r.storage.blocked
 			f.gate.blockChanged(st, was, l.cluster)
@@ -170,7 +176,7 @@ func (e *expression) lostPurses(l *ledger) {
 		if st.mirrored {
 			st.untold += e.storage.used
 		} else {
-			st.measured += e.storage.used
+			st.store(e.storage.used, e.at)
 		}
 	}
 }

@@ -38,6 +38,8 @@ type storage struct {
 	others   int64
 	untold   int64 // stored, and not yet told to Redis
 	untoldAt int64 // when the last of it was, on the gate's clock
+	least    int64 // what this gateway knows is retained since Redis was away, until Redis was told; 0: nothing
+	shut     bool  // and that the cluster was blocked
 }
 
 // settled is what is certainly there.
@@ -60,15 +62,20 @@ func (s *storage) total(parts int64) int64 {
 // full reports whether a push must be refused: by the estimate of this moment, or because a measure set the block.
 func (s *storage) full(cap, parts int64) bool { return s.blocked || s.total(parts) >= cap }
 
-// mirror hands the estimate over to Redis, and part takes it back: from what Redis said last, until the next measure.
-func (s *storage) mirror() {
-	s.untold, s.others = s.since, s.measured
+// mirror hands the estimate over to Redis, which may have stood still meanwhile: what it says counts only from what this
+// gateway knows upwards, until the next measure. t is now, on the gate's clock.
+func (s *storage) mirror(t int64) {
+	s.least, s.shut = s.settled(), s.blocked
+	s.untold, s.untoldAt, s.others = s.since, t, s.measured
 	s.mirrored, s.recent, s.since = true, nil, 0
 }
 
-func (s *storage) part() {
-	s.measured, s.computed = s.settled(), time.Time{}
+// part takes the estimate back at now: what Redis said last, and what it was not told.
+func (s *storage) part(now time.Time) {
+	untold := s.untold
+	s.measured, s.computed = s.others, time.Time{}
 	s.mirrored, s.untold = false, 0
+	s.store(untold, now)
 }
 
 // judge sets or releases the block; fresh ignores the hysteresis. nil is unlimited.
