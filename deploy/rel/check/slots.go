@@ -9,6 +9,8 @@ import (
 const (
 	// letGo is how long a slot may be held after its poll has ended, or its client is gone.
 	letGo = time.Second
+	// onItsWay is how long an answer may take to the client that the gateway does not count any more.
+	onItsWay = 250 * time.Millisecond
 	// dead is how long after the last end of its polls a killed gateway may keep their slots.
 	dead = 10 * time.Second
 	// held is how long a waiting pop that is refused is kept, at most, before it is told.
@@ -74,10 +76,11 @@ func (j *judge) gauges() {
 	for _, p := range j.gates.parked {
 		from, open, rest := p.from-int64(letGo), 0, true
 		for _, a := range j.gates.polls {
-			if a.node != p.Gateway || a.inv > p.to {
+			// A refused poll holds no slot, however long its refusal takes.
+			if a.node != p.Gateway || a.inv > p.to || a.kind == hist.Fail {
 				continue
 			}
-			rest = rest && a.inv < from && (a.ret < from || a.ret > p.to)
+			rest = rest && a.inv < from && (a.ret < from || a.ret > p.to+int64(onItsWay))
 			if a.ret > p.to {
 				open++
 			}
