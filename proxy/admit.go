@@ -101,7 +101,8 @@ func (g *Gateway) judgeBody(rh *fasthttp.RequestHeader, ex *exchange) *wire.Erro
 }
 
 // admit asks the plan for the whole request at once. What may create first makes the counts of the cluster known;
-// a refusal because of a count is looked at once more with fresh names, since other gateways delete too.
+// a refusal because of a count is looked at once more with fresh names, since other gateways delete too, and one because of
+// an estimate of retained bytes with a fresh measure.
 func (g *Gateway) admit(ex *exchange, ask *quota.Ask) (*quota.Admission, quota.Report, *wire.Error) {
 	ctx := context.Background() // the gate bounds its listings itself
 	span := ex.span.Child(spanAdmission, tracing.Internal)
@@ -114,6 +115,9 @@ func (g *Gateway) admit(ex *exchange, ask *quota.Ask) (*quota.Admission, quota.R
 	a, report, e := g.gate.Admit(ex.cluster, ask, time.Now())
 	if counts && e != nil && e.Limit != nil && (e.Limit.Name == plans.LimitQueues || e.Limit.Name == plans.LimitPartitions) &&
 		e.Limit.Limit > 0 && g.gate.Recount(ctx, ex.cluster) {
+		a, report, e = g.gate.Admit(ex.cluster, ask, time.Now())
+	}
+	if e != nil && e.Code == wire.StorageQuotaExceeded && e.Limit.Limit > 0 && g.gate.Remeasure(ctx, ex.cluster) {
 		a, report, e = g.gate.Admit(ex.cluster, ask, time.Now())
 	}
 	endAdmission(span, &report, e)

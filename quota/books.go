@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -106,6 +107,41 @@ func (g *Gate) readBooks(ctx context.Context, c *plans.Cluster, l *ledger, under
 		}
 	}
 	return errors.Join(monthErr, bytesErr)
+}
+
+// remeasurePause spaces measures that are made because of refusals.
+const remeasurePause = 250 * time.Millisecond
+
+// Remeasure has the brokers measure the cluster after Admit refused a push because of retained bytes: the estimate does not
+// see what was deleted or retained no longer since the last measure, and counts some bytes twice. It reports whether the
+// measure is fresh, so that asking Admit once more is worthwhile; false when it was a measure that set the block, within
+// remeasurePause of the last call that measured, and when no broker answers. Callers of one cluster share one measure, and
+// wait for it as long as for a listing.
+func (g *Gate) Remeasure(ctx context.Context, c *plans.Cluster) bool {
+	if g.measurer == nil || !measures(&c.Limits) {
+		return false
+	}
+	l := g.lock(c.ID)
+	if under := l.reading; under != nil {
+		l.mu.Unlock()
+		select {
+		case <-under.done:
+			return under.err == nil
+		case <-ctx.Done():
+			return false
+		}
+	}
+	now := g.clock()
+	if l.acc.storage.blocked || now.Before(l.remeasure) {
+		l.mu.Unlock()
+		return false
+	}
+	l.remeasure = now.Add(remeasurePause)
+	under := &listing{done: make(chan struct{})}
+	l.reading = under
+	id := l.acc.month.month
+	l.mu.Unlock()
+	return g.readBooks(ctx, c, l, under, id, false, true) == nil
 }
 
 // measure asks for one cluster.

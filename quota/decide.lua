@@ -21,7 +21,7 @@
 --   themselves; then per lease: gateway held expires seq
 --
 -- Use over time is a hash: total, what has been used; g, per gateway that holds some: gateway epoch held expires; at, when
--- the total was measured or loaded, without which it is only what gateways have said. Of bytes also d:<tenth of a second>,
+-- the total was measured or loaded, without which it is only what gateways have said. Of bytes also d:<hundredth of a second>,
 -- what was stored then and counts until a measure that is certainly later, measured, blocked and the cap for which that
 -- was judged (measured.lua); of a month c:<gateway>, all that each gateway has counted.
 
@@ -235,8 +235,8 @@ local function enter(p, epoch)
       p.counted, p.told, p.dirty = p.used, true, true
     end
   elseif p.used > 0 then
-    local slot = floor((now - p.age) / 1e5)
-    if not p.at or slot + 1 > floor(p.at / 1e5) then
+    local slot = floor((now - p.age) / 1e4)
+    if not p.at or slot + 1 > floor(p.at / 1e4) then
       p.total, p.dirty = p.total + p.used, true
       redis.call('HINCRBY', p.key, 'd:' .. plain(slot), plain(p.used))
     end

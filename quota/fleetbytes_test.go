@@ -299,3 +299,48 @@ func TestOneGatewayAsksForAll(t *testing.T) {
 		t.Errorf("without Redis a gateway asks for %v as of %v, want its own", ids, since)
 	}
 }
+
+// scales is a broker that measures what the test says.
+type scales struct{ bytes, asked int64 }
+
+func (s *scales) Measure(context.Context, *plans.Cluster) (Usage, error) {
+	s.asked++
+	return Usage{RetainedBytes: s.bytes, ComputedAt: start.Add(time.Hour + time.Duration(s.asked))}, nil
+}
+
+// The estimate does not see deletions: before a push is refused for good by it, brokers measure.
+func TestARefusalByTheEstimateIsWorthAMeasure(t *testing.T) {
+	eachOvertime(t, false, retained(10_000), func(t *testing.T, o *overtime) {
+		broker := &scales{bytes: 9000}
+		for _, g := range o.gates {
+			g.measurer = broker
+		}
+		o.measure(9000)
+		last := o.gates[len(o.gates)-1]
+		for o.offer(o.gates[0], 1, 500) {
+		}
+		asked := broker.asked
+		broker.bytes = 5000 // a queue was deleted
+		o.pass(time.Second)
+		refused(t, last, o.cluster, bytesOf(1), o.now, wire.StorageQuotaExceeded, plans.LimitStorage)
+		if !last.Remeasure(t.Context(), o.cluster) || broker.asked != asked+1 {
+			t.Fatalf("no measure was made: %d", broker.asked-asked)
+		}
+		if !o.offer(last, 1, 10) {
+			t.Error("a push is refused after a measure that has room for it")
+		}
+		if last.Remeasure(t.Context(), o.cluster) {
+			t.Error("two measures within a moment")
+		}
+		o.pass(time.Second)
+		broker.bytes = 10_000
+		if !last.Remeasure(t.Context(), o.cluster) {
+			t.Error("no measure is made after a while")
+		}
+		refused(t, last, o.cluster, bytesOf(1), o.now, wire.StorageQuotaExceeded, plans.LimitStorage)
+		o.pass(time.Second)
+		if last.Remeasure(t.Context(), o.cluster) {
+			t.Error("a measure that set the block is doubted")
+		}
+	})
+}

@@ -137,7 +137,8 @@ type ledger struct {
 	listed    pace
 	reading   *listing // of what was used, under way, nil otherwise
 	read      pace
-	unsaved   bool // its month stands among those to be saved
+	remeasure time.Time // not before: see Remeasure
+	unsaved   bool      // its month stands among those to be saved
 }
 
 // at is now on the gate's clock.

@@ -9,7 +9,7 @@ local function plain(n) return string.format('%.0f', n) end
 
 local last = tonumber(redis.call('HGET', KEYS[1], 'at') or -1)
 if at <= last then return {0} end
-local slot, total = floor(at / 1e5), measured
+local slot, total = floor(at / 1e4), measured
 local fields, gone = redis.call('HGETALL', KEYS[1]), {}
 for i = 1, #fields, 2 do
   local of = tonumber(string.match(fields[i], '^d:(%d+)$'))

@@ -9,11 +9,11 @@ const releasePercent = 90
 
 // depositsKept bounds the history of stored bytes. When a broker has not measured for longer than that many slots,
 // the oldest are merged into the later one: counted too long rather than too short.
-const depositsKept = 128
+const depositsKept = 1024
 
 // depositSlot is how finely stored bytes are told apart in time: what was stored in the slot of a measure counts twice
 // until the next one.
-const depositSlot = 100 * time.Millisecond
+const depositSlot = 10 * time.Millisecond
 
 func slotOf(t time.Time) int64 { return t.UnixNano() / int64(depositSlot) }
 
