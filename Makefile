@@ -60,8 +60,12 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 		done; \
 	done
 
+# What the group `proxies` measures the gateway beside, when it is asked for.
+RIVALS = $(if $(findstring -group,$(ARGS)),$(if $(findstring proxies,$(ARGS)),$(EVERY_RIVAL)),$(EVERY_RIVAL))
+EVERY_RIVAL := redis nginx haproxy caddy
 bench: ## the product beside PostgreSQL's own ceiling, in one run; ARGS passes flags
 	@scripts/need.sh postgres
+	@[ -z "$(RIVALS)" ] || scripts/need.sh $(RIVALS) || echo "the bench goes on without the rows of what is missing" >&2
 	go run ./internal/bench $(ARGS)
 
 lint: ## vet and staticcheck

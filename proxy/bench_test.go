@@ -2,15 +2,19 @@ package proxy
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/plans"
+	"github.com/queengate/queengate/quota"
 	"github.com/queengate/queengate/wire"
 )
 
@@ -133,10 +137,57 @@ func BenchmarkJudge(b *testing.B) {
 	}
 }
 
+// BenchmarkPolicy is everything that a push costs because there are tenants: walls, route, credential, cluster, the scan of
+// its items, all limits of a plan and the settlement; neither reading nor forwarding. Messages have 1 KB; a token has been
+// seen before, as a client's has.
+func BenchmarkPolicy(b *testing.B) {
+	names := func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString(`{"names":[]}`) }
+	w := setup(b, options{broker: names, facts: func(w *world) {
+		w.cluster.Limits = plans.Limits{
+			RequestsPerSecond: one(1e9), RequestsBurst: one(1e9), MessagesPerSecond: one(1e9), MessagesBurst: one(1e9),
+			MaxQueues: one(int64(10)), MaxPartitionsPerQueue: one(int64(100)), MaxPayloadBytes: one(int64(1 << 20)),
+			MaxBatchItems: one(int64(1000)), MaxRetainedBytes: one(int64(1 << 60)),
+		}
+	}})
+	silence(w)
+	const around = `{"queue":"orders","partition":"p1","transactionId":"0198f0aa-0000-7000-8000-000000000000","payload":{"text":"%s"}}`
+	message := fmt.Sprintf(around, strings.Repeat("x", 1<<10-len(around)-len(`{"items":[]}`)+len("%s")))
+	for _, credential := range []struct{ name, text string }{{"key", w.key}, {"token", w.token(w.cluster.ID)}} {
+		for _, messages := range []int{1, 64} {
+			body := []byte(`{"items":[` + strings.Repeat(message+",", messages-1) + message + `]}`)
+			b.Run(fmt.Sprintf("%s/%dKB", credential.name, messages), func(b *testing.B) {
+				text := fmt.Sprintf("POST /api/v1/push HTTP/1.1\r\nHost: acme.example.com\r\nAuthorization: Bearer %s\r\n"+
+					"Content-Type: application/json\r\nAccept: */*\r\nUser-Agent: bench\r\nContent-Length: %d\r\n\r\n", credential.text, len(body))
+				var h fasthttp.RequestHeader
+				if err := h.Read(bufio.NewReader(strings.NewReader(text))); err != nil {
+					b.Fatal(err)
+				}
+				c := &clientConn{gateway: w.gateway}
+				b.ReportAllocs()
+				b.SetBytes(int64(len(body)))
+				for b.Loop() {
+					c.ex = exchange{judged: true, start: time.Now(), id: "r"}
+					if e := w.gateway.judgeHead(&h, c); e != nil {
+						b.Fatal(e)
+					}
+					ask, e := measure(&c.ex, body)
+					if e != nil {
+						b.Fatal(e)
+					}
+					if c.ex.admission, _, e = w.gateway.admit(&c.ex, &ask); e != nil {
+						b.Fatal(e)
+					}
+					w.gateway.settle(&c.ex, quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes})
+				}
+			})
+		}
+	}
+}
+
 // BenchmarkMeasure is the scan of a 1 KB push.
 func BenchmarkMeasure(b *testing.B) {
 	body := []byte(`{"items":[{"queue":"orders","partition":"p1","payload":{"text":"` + strings.Repeat("x", 950) + `"}}]}`)
-	ex := &exchange{route: &wire.Routes[0]}
+	ex := &exchange{route: &wire.Routes[0], cluster: &plans.Cluster{}}
 	b.ReportAllocs()
 	b.SetBytes(int64(len(body)))
 	for b.Loop() {

@@ -15,6 +15,7 @@ has() {
 		;;
 	redis) command -v redis-server >/dev/null ;;
 	curl) command -v curl >/dev/null ;; # the lines to paste, which the tests paste too
+	nginx | haproxy | caddy) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;; # what the bench measures the gateway beside
 	cc) command -v "${CC:-gcc}" >/dev/null ;; # the race detector needs cgo
 	esac
 }
@@ -24,6 +25,7 @@ packages() {
 	postgres) echo "postgresql" ;;
 	redis) echo "redis-server" ;;
 	curl) echo "curl" ;;
+	nginx | haproxy | caddy) echo "$1" ;;
 	cc) echo "gcc libc6-dev" ;;
 	*) echo "need.sh: unknown program $1" >&2 && return 2 ;;
 	esac

@@ -118,11 +118,13 @@ func (c *conn) more() error {
 	return err
 }
 
-// contentLength reads the header of both servers, which spell it alike; an answer without one has no body.
+// contentLength reads the header; an answer without one has no body. HAProxy writes names in small letters.
 func contentLength(head []byte) (int, error) {
 	_, v, ok := bytes.Cut(head, []byte("\r\nContent-Length: "))
 	if !ok {
-		return 0, nil
+		if _, v, ok = bytes.Cut(head, []byte("\r\ncontent-length: ")); !ok {
+			return 0, nil
+		}
 	}
 	v, _, _ = bytes.Cut(v, []byte("\r\n"))
 	return strconv.Atoi(string(v))

@@ -25,8 +25,8 @@ const (
 	firstGatewayPolls = 500 // before the memory is read first
 )
 
-// startGateway starts `bin gateway` over TLS for the cluster and the broker of the system that is up.
-func (w *world) startGateway() (*lone, error) {
+// startGateway starts `bin gateway` for the clusters of the system that is up and a broker, with further variables.
+func (w *world) startGateway(broker string, variables ...string) (*lone, error) {
 	var addr [3]string
 	for i := range addr {
 		var err error
@@ -44,12 +44,13 @@ func (w *world) startGateway() (*lone, error) {
 	}
 	c := w.up.Credentials
 	certs := filepath.Dir(c.CAFile)
-	g := &lone{addr: addr[1], ops: addr[2], client: fasthttp.HostClient{Addr: addr[1]}}
+	g := &lone{addr: addr[1], plain: addr[0], ops: addr[2], client: fasthttp.HostClient{Addr: addr[1]}}
 	g.cmd = exec.Command(w.bin, "gateway", "--http", addr[0], "--https", addr[1], "--ops", addr[2])
 	g.cmd.Env = append(os.Environ(), "QUEENGATE_POSTGRES_DSN="+c.PostgresDSN, "QUEENGATE_LOG_LEVEL=warn",
 		"QUEENGATE_GATEWAY_CELL_KEY="+string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
-		"QUEENGATE_GATEWAY_BROKERS=local="+c.BrokerURL,
+		"QUEENGATE_GATEWAY_BROKERS=local="+broker,
 		"QUEENGATE_TLS_CERT="+filepath.Join(certs, "localhost.pem"), "QUEENGATE_TLS_KEY="+filepath.Join(certs, "localhost.key"))
+	g.cmd.Env = append(g.cmd.Env, variables...)
 	g.cmd.Stderr = &g.stderr
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	g.began = time.Now()
@@ -88,7 +89,7 @@ func (w *world) gatewayPollsCase(ctx context.Context, d time.Duration) (s sample
 	if err := files(2*(gatewayPolls+firstGatewayPolls) + 1000); err != nil {
 		return s, err
 	}
-	g, err := w.startGateway()
+	g, err := w.startGateway(w.up.Credentials.BrokerURL)
 	if err != nil {
 		return s, err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -93,13 +94,14 @@ func TestADeliveryIsReadAsTheWireWritesIt(t *testing.T) {
 func TestAConnectionReadsAnswersHoweverTheyAreCut(t *testing.T) {
 	t.Parallel()
 	answers := "HTTP/1.1 201 Created\r\nContent-Length: 5000\r\n\r\n" + strings.Repeat("a", 5000) +
-		"HTTP/1.1 204 No Content\r\n\r\n" + "HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 2\r\n\r\nok"
+		"HTTP/1.1 204 No Content\r\n\r\n" + "HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 2\r\n\r\nok" +
+		"HTTP/1.1 429 No\r\ncontent-length: 3\r\n\r\nyes"
 	for _, size := range []int{1, 7, 4096, len(answers)} {
 		c := &conn{Conn: &cut{strings.NewReader(answers), size}, in: make([]byte, 0, 64)}
 		for i, want := range []struct {
 			status int
 			body   string
-		}{{201, strings.Repeat("a", 5000)}, {204, ""}, {200, "ok"}} {
+		}{{201, strings.Repeat("a", 5000)}, {204, ""}, {200, "ok"}, {429, "yes"}} {
 			status, body, err := c.do([]byte("GET / HTTP/1.1\r\n\r\n"))
 			if err != nil || status != want.status || string(body) != want.body {
 				t.Fatalf("pieces of %d, answer %d: %d with %d bytes, want %d with %d: %v", size, i, status, len(body), want.status, len(want.body), err)
@@ -150,6 +152,13 @@ func TestEveryComparisonNamesCasesOfItsGroup(t *testing.T) {
 				t.Errorf("%s: %q is about %s", g.name, b.name, b.kase)
 			}
 		}
+		for _, c := range g.comparisons {
+			for _, name := range c.cases {
+				if !known[name] {
+					t.Errorf("%s: %q is about %s", g.name, c.name, name)
+				}
+			}
+		}
 	}
 }
 
@@ -172,6 +181,54 @@ func TestTheReportHasMediansRatiosAndBounds(t *testing.T) {
 		}
 	}
 	for _, not := range []string{"skipped", "not run", "a to c", "of c"} {
+		if strings.Contains(text, not) {
+			t.Errorf("the report has %q:\n%s", not, text)
+		}
+	}
+}
+
+func TestTheReportComparesRequestsAndLeavesOutWhatIsNotInstalled(t *testing.T) {
+	t.Parallel()
+	rep := 0
+	ours := func(_ context.Context, d time.Duration) (sample, error) {
+		rep++
+		return sample{rate: 100, ours: time.Duration(10*rep) * time.Microsecond, upstream: 7 * time.Microsecond, loader: 5 * time.Microsecond, p50: 3 * d}, nil
+	}
+	g := group{
+		name: "proxies", requests: true, alone: true, about: func() string { return "Beside others." },
+		cases: []kase{
+			{"a", "one", ours},
+			{"b", "other", func(_ context.Context, d time.Duration) (sample, error) {
+				return sample{rate: 50, ours: 10 * time.Microsecond, p50: d}, nil
+			}},
+			{"c", "who is not there", func(context.Context, time.Duration) (sample, error) {
+				return sample{}, fmt.Errorf("c %w", errNotInstalled)
+			}},
+			{"d", "memory", func(context.Context, time.Duration) (sample, error) {
+				return sample{figures: []figure{{"bytes", "KB", 21.5, 0, 0}}}, nil
+			}},
+		},
+		comparisons: []comparison{
+			times("CPU of a, of b", "a", "b", func(s sample) float64 { return us(s.ours) }, 1.5, 1.1),
+			{"added by a", []string{"a", "b"}, func(s []sample) float64 { return ms(s[0].p50 - s[1].p50) }, 5, 4},
+			single("of c", "c", func(sample) float64 { return 1 }, 1, 1),
+			times("of a and c", "a", "c", func(sample) float64 { return 1 }, 1, 1),
+		},
+	}
+	s := settings{reps: 3, seconds: time.Millisecond}
+	if err := (&world{}).runGroup(t.Context(), s, &g); err != nil {
+		t.Fatal(err)
+	}
+	text := report([]group{g}, s)
+	for _, want := range []string{
+		"Beside others.", "| case | requests/s | p50 ms | p99 ms | proxy CPU µs/request |", "| a: one | 100 [100–100] | 3.00 | – | 20.0 | 7.0 | 5.0 | – |",
+		"| **d**: memory |", "| bytes | KB | 21.5 [21.5–21.5] |", "| CPU of a, of b | 2.00 [1.00–3.00] | 1.50 | 1.10 |", "| added by a | 2.00 [2.00–2.00] | 5.00 | 4.00 |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the report lacks %q:\n%s", want, text)
+		}
+	}
+	for _, not := range []string{"who is not there", "of c", "of a and c", "| d: memory"} {
 		if strings.Contains(text, not) {
 			t.Errorf("the report has %q:\n%s", not, text)
 		}

@@ -26,20 +26,25 @@ import (
 )
 
 func main() {
+	// Some cases start the bench again for a part of theirs.
 	if text := os.Getenv(noiseVariable); text != "" {
-		os.Exit(noisy(text))
+		var n noise
+		os.Exit(part("noise", text, &n, n.send))
+	}
+	if text := os.Getenv(upstreamVariable); text != "" {
+		var u upstream
+		os.Exit(part("upstream", text, &u, u.serve))
 	}
 	os.Exit(app(os.Args[1:]))
 }
 
-// noisy is the process that a case about neighbours starts.
-func noisy(text string) int {
-	var n noise
-	err := json.Unmarshal([]byte(text), &n)
+// part reads what a process is told and does it; it is killed before it is done.
+func part(name, text string, told any, do func() error) int {
+	err := json.Unmarshal([]byte(text), told)
 	if err == nil {
-		err = n.send()
+		err = do()
 	}
-	fmt.Fprintln(os.Stderr, "noise:", err)
+	fmt.Fprintln(os.Stderr, name+":", err)
 	return 1
 }
 
@@ -60,7 +65,7 @@ func app(args []string) int {
 	fs.StringVar(&s.out, "out", "", "file to write the report to (default: standard output)")
 	fs.StringVar(&s.groups, "group", "", "comma-separated groups of cases to run (default all): "+strings.Join(groupNames, ", "))
 	fs.StringVar(&s.only, "only", "", "comma-separated prefixes of the cases to run")
-	fs.StringVar(&s.profile, "profile", "", "folder for a CPU profile of queengate per case, of the last repetition")
+	fs.StringVar(&s.profile, "profile", "", "folder for a CPU profile of queengate per case, of the last repetition; in the group proxies of the gateway")
 	if err := fs.Parse(args); err != nil {
 		return 2
 	}
@@ -140,13 +145,20 @@ func (w *world) runGroup(ctx context.Context, s settings, g *group) error {
 			if !selected(c.name, s.only) {
 				continue
 			}
-			dir := s.profile
-			if g.alone {
-				dir = "" // it is not about the process that is asked for the profile
+			w.profileTo = ""
+			if s.profile != "" {
+				w.profileTo = filepath.Join(s.profile, g.name+"-"+c.name+".pprof")
 			}
-			finish := w.profile(dir, g.name+"-"+c.name, s.seconds)
+			finish := func() error { return nil }
+			if !g.alone { // those that start processes of their own know whom to ask
+				finish = w.profile(w.up.Credentials.OpsURL, s.seconds)
+			}
 			r, err := c.run(ctx, s.seconds)
-			if err = errors.Join(err, finish()); err != nil {
+			if err = errors.Join(err, finish()); errors.Is(err, errNotInstalled) {
+				fmt.Fprintf(os.Stderr, "%s %d/%d %-28s left out: %v\n", g.name, rep+1, s.reps, c.name, err)
+				continue
+			}
+			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
 			g.results[c.name] = append(g.results[c.name], r)
@@ -164,21 +176,23 @@ func selected(name, only string) bool {
 	return only == "" || slices.ContainsFunc(strings.Split(only, ","), func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// profile fetches a CPU profile of queengate while a case runs; the returned function waits for it.
-func (w *world) profile(dir, name string, d time.Duration) (finish func() error) {
-	if dir == "" {
+// profile fetches a CPU profile of the queengate at an operators' address while a case runs, if one is wanted; the
+// returned function waits for it.
+func (w *world) profile(ops string, d time.Duration) (finish func() error) {
+	to := w.profileTo
+	if to == "" {
 		return func() error { return nil }
 	}
 	done := make(chan error, 1)
 	go func() {
-		resp, err := http.Get(fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", w.up.Credentials.OpsURL, max(int(d.Seconds()), 1)))
+		resp, err := http.Get(fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", ops, max(int(d.Seconds()), 1)))
 		if err != nil {
 			done <- err
 			return
 		}
 		defer resp.Body.Close()
 		text, err := io.ReadAll(resp.Body)
-		done <- errors.Join(err, os.WriteFile(filepath.Join(dir, name+".pprof"), text, 0o644))
+		done <- errors.Join(err, os.WriteFile(to, text, 0o644))
 	}()
 	return func() error { return <-done }
 }

@@ -20,10 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lone is a broker in a process of its own, without tenancy: what it costs is nobody else's.
+// lone is a broker without tenancy, or a gateway, in a process of its own: what it costs is nobody else's.
 type lone struct {
 	cmd    *exec.Cmd
-	addr   string // of its API
+	addr   string // of its API; a gateway's over TLS
+	plain  string // of a gateway's API without TLS
 	ops    string
 	client fasthttp.HostClient
 	stderr bytes.Buffer
@@ -66,7 +67,7 @@ func (b *lone) stop() error {
 		return err
 	}
 	if err := b.cmd.Wait(); err != nil {
-		return fmt.Errorf("broker: %w\n%s", err, b.stderr.String())
+		return fmt.Errorf("%s: %w\n%s", b.cmd.Args[1], err, b.stderr.String())
 	}
 	return nil
 }
@@ -159,6 +160,25 @@ func runTime(pid int) (sum time.Duration) {
 		sum += time.Duration(ns)
 	}
 	return sum
+}
+
+// eachProcess calls f with every process of the machine and the fields of its stat that follow the name: its state, its
+// parent, …
+func eachProcess(f func(pid int, fields []string)) {
+	procs, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return
+	}
+	for _, p := range procs {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			continue // it has ended
+		}
+		// The name in parentheses may hold anything; the fields follow its last closing one.
+		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+2:]))
+		pid, _ := strconv.Atoi(strings.Split(p, "/")[2])
+		f(pid, fields)
+	}
 }
 
 // files makes room for n open files, or says that there is none. The broker, which the bench starts, inherits the bound.

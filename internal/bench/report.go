@@ -18,12 +18,12 @@ func report(groups []group, s settings) string {
 	b.WriteString("Absolute figures move with the neighbours of a shared machine; the ratios, taken in one run, are what counts.\n")
 	for i := range groups {
 		if g := &groups[i]; len(g.results) > 0 {
-			fmt.Fprintf(&b, "\n## %s\n\n", g.name)
-			if g.alone {
-				g.appendFigures(&b)
-				continue
+			fmt.Fprintf(&b, "\n## %s\n", g.name)
+			if g.about != nil {
+				fmt.Fprintf(&b, "\n%s\n", g.about())
 			}
 			g.appendCases(&b)
+			g.appendFigures(&b)
 			g.appendCalm(&b)
 			g.appendRatios(&b)
 			g.appendBounds(&b)
@@ -32,29 +32,81 @@ func report(groups []group, s settings) string {
 	return b.String()
 }
 
+// column is what the table of cases says of one.
+type column struct {
+	head string
+	of   func([]sample) string
+}
+
+// columns are those of the group's table of cases.
+func (g *group) columns() []column {
+	cpu := func(f func(sample) time.Duration) func([]sample) string {
+		return func(r []sample) string {
+			return fmt.Sprintf("%.1f", median(r, func(s sample) float64 { return us(f(s)) }))
+		}
+	}
+	all := []column{
+		{"msg/s", func(r []sample) string {
+			rate := func(s sample) float64 { return s.rate }
+			low, high := spread(r, rate)
+			return fmt.Sprintf("%.0f [%.0f–%.0f]", median(r, rate), low, high)
+		}},
+		{"p50 ms", func(r []sample) string { return cell(r, func(s sample) float64 { return ms(s.p50) }) }},
+		{"p99 ms", func(r []sample) string { return cell(r, func(s sample) float64 { return ms(s.p99) }) }},
+	}
+	if g.requests {
+		all[0].head = "requests/s"
+		return append(
+			all,
+			column{"proxy CPU µs/request", cpu(func(s sample) time.Duration { return s.ours })},
+			column{"upstream CPU µs/request", cpu(func(s sample) time.Duration { return s.upstream })},
+			column{"loader CPU µs/request", cpu(func(s sample) time.Duration { return s.loader })},
+			column{"Redis CPU µs/request", func(r []sample) string { return cell(r, func(s sample) float64 { return us(s.redis) }) }},
+		)
+	}
+	return append(
+		all,
+		column{"queengate CPU µs/msg", cpu(func(s sample) time.Duration { return s.ours })},
+		column{"PostgreSQL CPU µs/msg", cpu(func(s sample) time.Duration { return s.postgres })},
+		column{"commits/msg", func(r []sample) string { return cell(r, func(s sample) float64 { return s.commits }) }},
+	)
+}
+
 func (g *group) appendCases(b *strings.Builder) {
-	b.WriteString("| case | msg/s | p50 ms | p99 ms | queengate CPU µs/msg | PostgreSQL CPU µs/msg | commits/msg |\n|---|---|---|---|---|---|---|\n")
+	head := false
+	columns := g.columns()
 	for _, c := range g.cases {
 		r := g.results[c.name]
-		if len(r) == 0 {
+		if len(r) == 0 || r[0].figures != nil {
 			continue
 		}
-		rate := func(s sample) float64 { return s.rate }
-		low, high := spread(r, rate)
-		fmt.Fprintf(b, "| %s: %s | %.0f [%.0f–%.0f] | %s | %s | %.1f | %.1f | %s |\n", c.name, c.what, median(r, rate), low, high,
-			cell(r, func(s sample) float64 { return ms(s.p50) }), cell(r, func(s sample) float64 { return ms(s.p99) }),
-			median(r, func(s sample) float64 { return us(s.ours) }), median(r, func(s sample) float64 { return us(s.postgres) }),
-			cell(r, func(s sample) float64 { return s.commits }))
+		if !head {
+			head = true
+			b.WriteString("\n| case |")
+			for _, x := range columns {
+				fmt.Fprintf(b, " %s |", x.head)
+			}
+			b.WriteString("\n|---|" + strings.Repeat("---|", len(columns)) + "\n")
+		}
+		fmt.Fprintf(b, "| %s: %s |", c.name, c.what)
+		for _, x := range columns {
+			fmt.Fprintf(b, " %s |", x.of(r))
+		}
+		b.WriteByte('\n')
 	}
 }
 
 // appendFigures shows the cases that measure no rate.
 func (g *group) appendFigures(b *strings.Builder) {
-	b.WriteString("| at most | unit | this run | floor | target |\n|---|---|---|---|---|\n")
+	head := false
 	for _, c := range g.cases {
 		r := g.results[c.name]
-		if len(r) == 0 {
+		if len(r) == 0 || r[0].figures == nil {
 			continue
+		}
+		if !head {
+			head = true
+			b.WriteString("\n| at most | unit | this run | floor | target |\n|---|---|---|---|---|\n")
 		}
 		fmt.Fprintf(b, "| **%s**: %s | | | | |\n", c.name, c.what)
 		for i, f := range r[0].figures {
@@ -95,16 +147,36 @@ func (g *group) appendRatios(b *strings.Builder) {
 
 func (g *group) appendBounds(b *strings.Builder) {
 	head := false
-	for _, x := range g.bounds {
-		r := g.results[x.kase]
+	add := func(name string, r []sample, of func(sample) float64, floor, target float64) {
 		if len(r) == 0 {
-			continue
+			return
 		}
 		if !head {
 			head = true
 			b.WriteString("\n| at most | this run | floor | target |\n|---|---|---|---|\n")
 		}
-		row(b, x.name, r, x.of, x.floor, x.target)
+		row(b, name, r, of, floor, target)
+	}
+	for _, x := range g.bounds {
+		add(x.name, g.results[x.kase], x.of, x.floor, x.target)
+	}
+	for _, x := range g.comparisons {
+		add(x.name, g.compared(&x), func(s sample) float64 { return s.rate }, x.floor, x.target)
+	}
+}
+
+// compared returns the figure of a comparison in every repetition that has all of its cases, as a rate.
+func (g *group) compared(x *comparison) (out []sample) {
+	for rep := 0; ; rep++ {
+		some := make([]sample, len(x.cases))
+		for i, name := range x.cases {
+			r := g.results[name]
+			if rep >= len(r) {
+				return out
+			}
+			some[i] = r[rep]
+		}
+		out = append(out, sample{rate: x.of(some)})
 	}
 }
 
@@ -123,7 +195,7 @@ func (g *group) appendCalm(b *strings.Builder) {
 		}
 		if !head {
 			head = true
-			b.WriteString("\n| case, without the stretches in which the machine itself was slow | share of the messages | p50 ms | p99 ms |\n|---|---|---|---|\n")
+			b.WriteString("\n| case, without the stretches in which the machine itself was slow | share of the messages or requests | p50 ms | p99 ms |\n|---|---|---|---|\n")
 		}
 		fmt.Fprintf(b, "| %s | %.0f %% | %.2f | %.2f |\n", c.name, 100*median(r, func(s sample) float64 { return s.calm }),
 			median(r, func(s sample) float64 { return ms(s.calm50) }), median(r, func(s sample) float64 { return ms(s.calm99) }))

@@ -40,6 +40,8 @@ type world struct {
 	beside     []*lone    // brokers whose CPU counts as ours
 
 	neighbour *neighbour // made by the first group that needs it
+	tenants   tenants    // of the group about proxies
+	profileTo string     // file for a CPU profile of the case that runs; "": none
 
 	broker, gateway, gatewayTLS *target
 }
@@ -174,18 +176,7 @@ func (w *world) commits(ctx context.Context) (n int64, err error) {
 
 // cpu reads the CPU clocks of our process and of PostgreSQL with all its backends.
 func (w *world) cpu() (ours, postgres time.Duration) {
-	procs, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0, 0
-	}
-	for _, p := range procs {
-		text, err := os.ReadFile(p)
-		if err != nil {
-			continue // it has ended
-		}
-		// The name in parentheses may hold anything; the fields follow its last closing one.
-		f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+2:]))
-		pid, _ := strconv.Atoi(strings.Split(p, "/")[2])
+	eachProcess(func(pid int, f []string) {
 		parent, _ := strconv.Atoi(f[1])
 		ticks := func(from, to int) time.Duration {
 			var sum time.Duration
@@ -203,7 +194,7 @@ func (w *world) cpu() (ours, postgres time.Duration) {
 		case parent == w.postmaster:
 			postgres += ticks(11, 13)
 		}
-	}
+	})
 	return ours, postgres
 }
 
