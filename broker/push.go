@@ -179,7 +179,7 @@ type pushGroup struct {
 
 func (p *pushBatch) add(item wire.PushItem) {
 	g := p.group(store.Pair{Queue: item.Queue, Partition: item.Partition})
-	txn := item.TransactionID
+	txn := string(item.TransactionID)
 	if txn == "" {
 		txn = httpkit.NewUUID().String()
 	} else if i, seen := g.find(txn); seen {

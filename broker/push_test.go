@@ -18,7 +18,7 @@ func TestABatchFindsPartitionsAndRepeatsHoweverMany(t *testing.T) {
 				// n ids on each of n partitions, and all of it once more.
 				for range 2 {
 					for i := range n * n {
-						p.add(wire.PushItem{Queue: "q", Partition: fmt.Sprint("p", i%n), TransactionID: fmt.Sprint("t", round, i/n), Payload: []byte("1")})
+						p.add(wire.PushItem{Queue: "q", Partition: fmt.Sprint("p", i%n), TransactionID: fmt.Append(nil, "t", round, i/n), Payload: []byte("1")})
 					}
 				}
 				if len(p.groups) != n || len(p.items) != 2*n*n {
@@ -46,7 +46,7 @@ func TestABatchGivenBackKeepsNobodysMemory(t *testing.T) {
 	t.Parallel()
 	p := new(pushBatch)
 	p.who = &identity{}
-	p.add(wire.PushItem{Queue: "q", Partition: "p", TransactionID: "t", Payload: []byte("1")})
+	p.add(wire.PushItem{Queue: "q", Partition: "p", TransactionID: []byte("t"), Payload: []byte("1")})
 	g := p.groups[0]
 	frames := g.frames
 	p.answer = append(p.answer, wire.PushResult{TransactionID: "t"})

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -131,18 +132,9 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 	ex.aimByHead()
 	switch ex.route.Op {
 	case wire.OpPush:
-		var pairs pairSet
-		err := wire.ScanPush(body, func(i int, item wire.PushItem) error {
-			if i == 0 {
-				ex.aimAtQueue(item.Queue)
-			}
-			count(&ask, &pairs, i, &item)
-			return nil
-		})
-		if err != nil {
+		if err := measurePush(ex, &ask, body); err != nil {
 			return ask, wire.AsError(err)
 		}
-		ask.Pairs = pairs.list
 	case wire.OpTransaction:
 		var e *wire.Error
 		if ask, e = measureTransaction(ex, body); e != nil {
@@ -195,6 +187,41 @@ func measure(ex *exchange, body []byte) (quota.Ask, *wire.Error) {
 		}
 	}
 	return ask, nil
+}
+
+// pushMeter counts the messages of a push while they are scanned. Meters are used again: a function of its own for each
+// request would be a large part of what the scan of a small one costs.
+type pushMeter struct {
+	ex    *exchange
+	ask   quota.Ask
+	pairs pairSet
+	each  func(int, wire.PushItem) error // take, bound once
+}
+
+var pushMeters = sync.Pool{New: func() any {
+	m := new(pushMeter)
+	m.each = m.take
+	return m
+}}
+
+func (m *pushMeter) take(i int, item wire.PushItem) error {
+	if i == 0 {
+		m.ex.aimAtQueue(item.Queue)
+	}
+	count(&m.ask, &m.pairs, i, &item)
+	return nil
+}
+
+// measurePush adds the messages of a push to what its request asks.
+func measurePush(ex *exchange, ask *quota.Ask, body []byte) error {
+	m := pushMeters.Get().(*pushMeter)
+	m.ex, m.ask = ex, *ask
+	err := wire.ScanPush(body, m.each)
+	m.ask.Pairs = m.pairs.list
+	*ask = m.ask
+	*m = pushMeter{each: m.each}
+	pushMeters.Put(m)
+	return err
 }
 
 // askReturn adds a message that returns to the log: at least one does, and where it goes may have to be made. How large

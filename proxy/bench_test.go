@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -141,8 +142,18 @@ func BenchmarkJudge(b *testing.B) {
 // its items, all limits of a plan and the settlement; neither reading nor forwarding. Messages have 1 KB; a token has been
 // seen before, as a client's has.
 func BenchmarkPolicy(b *testing.B) {
-	names := func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString(`{"names":[]}`) }
-	w := setup(b, options{broker: names, facts: func(w *world) {
+	// Names and retained bytes are known as in a cluster that has been in use: the broker has none of either.
+	empty := func(ctx *fasthttp.RequestCtx) {
+		var q wire.UsageQuestion
+		if json.Unmarshal(ctx.PostBody(), &q) != nil {
+			ctx.SetBodyString(`{"names":[]}`)
+			return
+		}
+		for _, tenant := range q.Tenants {
+			fmt.Fprintf(ctx, `{"tenants":[{"tenant":%q,"computed_at":%q}]}`, tenant, time.Now().Format(time.RFC3339Nano))
+		}
+	}
+	w := setup(b, options{broker: empty, facts: func(w *world) {
 		w.cluster.Limits = plans.Limits{
 			RequestsPerSecond: one(1e9), RequestsBurst: one(1e9), MessagesPerSecond: one(1e9), MessagesBurst: one(1e9),
 			MaxQueues: one(int64(10)), MaxPartitionsPerQueue: one(int64(100)), MaxPayloadBytes: one(int64(1 << 20)),

@@ -127,6 +127,14 @@ func oracleName(s string) bool {
 	return s != "." && s != ".." && len(s) <= MaxNameBytes && !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f })
 }
 
+// optional is nil for what is absent.
+func optional(text string) []byte {
+	if text == "" {
+		return nil
+	}
+	return []byte(text)
+}
+
 func oraclePush(body []byte) ([]PushItem, error) {
 	root, err := oracleParse(body)
 	if err != nil {
@@ -154,10 +162,11 @@ func oraclePush(body []byte) ([]PushItem, error) {
 		if p != "" {
 			it.Partition = p
 		}
-		it.TransactionID, _, err = n.str("transactionId")
-		if err != nil || len(it.TransactionID) > MaxTransactionIDBytes || hasControl(it.TransactionID) {
+		id, _, err := n.str("transactionId")
+		if err != nil || len(id) > MaxTransactionIDBytes || hasControl(id) {
 			return nil, errOracle
 		}
+		it.TransactionID = optional(id)
 		v, found, err := n.get("payload")
 		if err != nil || !found {
 			return nil, errOracle

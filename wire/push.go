@@ -5,12 +5,12 @@ import "github.com/google/uuid"
 // PushItem is one message of a push body.
 //
 // Payload is the raw JSON text as sent and aliases the body. Partition is DefaultPartition when absent or null.
-// TransactionID is "" when absent, null or empty: the broker then makes a random one. The strings do not alias the
-// body unless AliasStrings documents otherwise for the scanner used.
+// TransactionID is nil when absent, null or empty: the broker then makes a random one. It may alias the body, since a
+// gateway checks it and has no use for it; Queue and Partition never do.
 type PushItem struct {
 	Queue         string
 	Partition     string
-	TransactionID string
+	TransactionID []byte
 	Payload       []byte
 }
 

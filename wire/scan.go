@@ -136,7 +136,7 @@ func (p *pushScanner) field(key []byte) (err error) {
 		if err := p.keys.add(keyTransactionID, "transactionId"); err != nil {
 			return err
 		}
-		id, _, err := p.optionalText("transactionId")
+		id, err := p.optionalBytes("transactionId")
 		if err != nil {
 			return err
 		}
@@ -146,7 +146,9 @@ func (p *pushScanner) field(key []byte) (err error) {
 		if hasControl(id) {
 			return bad("control characters are not allowed in transactionId of item %d", p.index)
 		}
-		p.it.TransactionID = id
+		if len(id) > 0 {
+			p.it.TransactionID = id
+		}
 	case "payload":
 		if err := p.keys.add(keyPayload, "payload"); err != nil {
 			return err

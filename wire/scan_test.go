@@ -28,16 +28,16 @@ func TestScanPush(t *testing.T) {
 		want []PushItem
 	}{
 		"an empty list":                        {`{"items":[]}`, nil},
-		"absent and null mean the defaults":    {`{"items":[{"queue":"q","payload":null,"partition":null,"transactionId":null}]}`, []PushItem{{"q", "Default", "", []byte("null")}}},
-		"an empty partition is Default":        {`{"items":[{"queue":"q","payload":1,"partition":""}]}`, []PushItem{{"q", "Default", "", []byte("1")}}},
-		"an empty transaction id is absent":    {`{"items":[{"queue":"q","payload":1,"transactionId":""}]}`, []PushItem{{"q", "Default", "", []byte("1")}}},
-		"payloads are kept as sent":            {`{"items":[{"payload": {"a" : 1.10, "a":2} ,"queue":"q"}]}`, []PushItem{{"q", "Default", "", []byte(`{"a" : 1.10, "a":2}`)}}},
-		"escapes in names and keys are read":   {`{"items":[{"\u0071ueue":"a\u0026b\/\ud83d\ude00","payload":"\n"}]}`, []PushItem{{"a&b/😀", "Default", "", []byte(`"\n"`)}}},
-		"unknown keys are skipped, even twice": {`{"x":[{}],"items":[{"queue":"q","payload":0,"traceId":{},"traceId":[]}],"x":-0.5e+3}`, []PushItem{{"q", "Default", "", []byte("0")}}},
-		"keys match in exact case":             {`{"items":[{"queue":"q","Queue":1,"payload":2,"PAYLOAD":3}]}`, []PushItem{{"q", "Default", "", []byte("2")}}},
-		"names may repeat and change":          {`{"items":[{"queue":"q","payload":1,"partition":"p"},{"queue":"q","payload":2,"partition":"p"},{"queue":"r","payload":3}]}`, []PushItem{{"q", "p", "", []byte("1")}, {"q", "p", "", []byte("2")}, {"r", "Default", "", []byte("3")}}},
-		"the longest names":                    {`{"items":[{"queue":"` + strings.Repeat("q", 512) + `","payload":1,"transactionId":"` + strings.Repeat("t", 65535) + `"}]}`, []PushItem{{strings.Repeat("q", 512), "Default", strings.Repeat("t", 65535), []byte("1")}}},
-		"the deepest payload":                  {`{"items":[{"queue":"q","payload":` + strings.Repeat("[", 61) + strings.Repeat("]", 61) + `}]}`, []PushItem{{"q", "Default", "", []byte(strings.Repeat("[", 61) + strings.Repeat("]", 61))}}},
+		"absent and null mean the defaults":    {`{"items":[{"queue":"q","payload":null,"partition":null,"transactionId":null}]}`, []PushItem{{"q", "Default", nil, []byte("null")}}},
+		"an empty partition is Default":        {`{"items":[{"queue":"q","payload":1,"partition":""}]}`, []PushItem{{"q", "Default", nil, []byte("1")}}},
+		"an empty transaction id is absent":    {`{"items":[{"queue":"q","payload":1,"transactionId":""}]}`, []PushItem{{"q", "Default", nil, []byte("1")}}},
+		"payloads are kept as sent":            {`{"items":[{"payload": {"a" : 1.10, "a":2} ,"queue":"q"}]}`, []PushItem{{"q", "Default", nil, []byte(`{"a" : 1.10, "a":2}`)}}},
+		"escapes in names and keys are read":   {`{"items":[{"\u0071ueue":"a\u0026b\/\ud83d\ude00","payload":"\n"}]}`, []PushItem{{"a&b/😀", "Default", nil, []byte(`"\n"`)}}},
+		"unknown keys are skipped, even twice": {`{"x":[{}],"items":[{"queue":"q","payload":0,"traceId":{},"traceId":[]}],"x":-0.5e+3}`, []PushItem{{"q", "Default", nil, []byte("0")}}},
+		"keys match in exact case":             {`{"items":[{"queue":"q","Queue":1,"payload":2,"PAYLOAD":3}]}`, []PushItem{{"q", "Default", nil, []byte("2")}}},
+		"names may repeat and change":          {`{"items":[{"queue":"q","payload":1,"partition":"p"},{"queue":"q","payload":2,"partition":"p"},{"queue":"r","payload":3}]}`, []PushItem{{"q", "p", nil, []byte("1")}, {"q", "p", nil, []byte("2")}, {"r", "Default", nil, []byte("3")}}},
+		"the longest names":                    {`{"items":[{"queue":"` + strings.Repeat("q", 512) + `","payload":1,"transactionId":"` + strings.Repeat("t", 65535) + `"}]}`, []PushItem{{strings.Repeat("q", 512), "Default", []byte(strings.Repeat("t", 65535)), []byte("1")}}},
+		"the deepest payload":                  {`{"items":[{"queue":"q","payload":` + strings.Repeat("[", 61) + strings.Repeat("]", 61) + `}]}`, []PushItem{{"q", "Default", nil, []byte(strings.Repeat("[", 61) + strings.Repeat("]", 61))}}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

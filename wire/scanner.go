@@ -484,14 +484,17 @@ func unescape(dst, raw []byte) []byte {
 
 // text consumes a string and returns its meaning as a string of its own.
 func (s *scanner) text() (string, error) {
+	b, err := s.bytes()
+	return string(b), err
+}
+
+// bytes consumes a string and returns its meaning, which aliases the body where nothing is escaped.
+func (s *scanner) bytes() ([]byte, error) {
 	raw, escaped, err := s.str()
-	if err != nil {
-		return "", err
+	if escaped && err == nil {
+		raw = unescape(nil, raw)
 	}
-	if !escaped {
-		return string(raw), nil
-	}
-	return string(unescape(nil, raw)), nil
+	return raw, err
 }
 
 // optionalText consumes a string or null; what names it in the error.
@@ -508,6 +511,21 @@ func (s *scanner) optionalText(what string) (text string, null bool, err error) 
 		return "", true, s.literal("null")
 	}
 	return "", false, bad("%s must be a string", what)
+}
+
+// optionalBytes is optionalText without a string of its own; null is empty.
+func (s *scanner) optionalBytes(what string) ([]byte, error) {
+	k, err := s.peek()
+	if err != nil {
+		return nil, err
+	}
+	switch k {
+	case kindString:
+		return s.bytes()
+	case kindNull:
+		return nil, s.literal("null")
+	}
+	return nil, bad("%s must be a string", what)
 }
 
 // integer consumes a number that is whole and within int32.
@@ -551,7 +569,7 @@ func checkQueue(name string) error {
 	return checkName("queue", name)
 }
 
-func hasControl(s string) bool {
+func hasControl[T string | []byte](s T) bool {
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] == 0x7f {
 			return true

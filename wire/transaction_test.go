@@ -10,7 +10,7 @@ import (
 )
 
 func pushOf(queue, partition, txn, payload string) TransactionPush {
-	return TransactionPush{PushItem: PushItem{Queue: queue, Partition: partition, TransactionID: txn, Payload: []byte(payload)}}
+	return TransactionPush{PushItem: PushItem{Queue: queue, Partition: partition, TransactionID: optional(txn), Payload: []byte(payload)}}
 }
 
 func TestScanTransaction(t *testing.T) {
@@ -230,9 +230,11 @@ func oracleItem(n node) (TransactionPush, error) {
 	if p != "" {
 		it.Partition = p
 	}
-	if it.TransactionID, _, err = n.str("transactionId"); err != nil || len(it.TransactionID) > MaxTransactionIDBytes || hasControl(it.TransactionID) {
+	id, _, err := n.str("transactionId")
+	if err != nil || len(id) > MaxTransactionIDBytes || hasControl(id) {
 		return it, errOracle
 	}
+	it.TransactionID = optional(id)
 	for _, name := range []string{"data", "payload"} {
 		v, found, err := n.get(name)
 		if err != nil {

@@ -32,7 +32,7 @@ func TestATemplateIsAPushWhoseMessagesDiffer(t *testing.T) {
 	n := 0
 	err := wire.ScanPush(body, func(i int, item wire.PushItem) error {
 		n++
-		seen[item.TransactionID] = true
+		seen[string(item.TransactionID)] = true
 		if want := fmt.Sprintf("p%06d", 41+i); item.Queue != "orders" || item.Partition != want {
 			t.Errorf("item %d goes to %s/%s, want orders/%s", i, item.Queue, item.Partition, want)
 		}
