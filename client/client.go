@@ -243,6 +243,12 @@ func (c *Client) attempt(ctx context.Context, base string, k *call, body []byte)
 	if err != nil {
 		return nil, broken(fmt.Errorf("the answer broke off: %w", err))
 	}
+	if k.wait <= 0 && resp.Header.Get(wire.HeaderDegraded) != "" {
+		return nil, &Error{
+			Status: resp.StatusCode, Message: "degraded", RequestID: resp.Header.Get(wire.HeaderRequestID), Outcome: wire.OutcomeUnknown,
+			cause: ErrDegraded,
+		}
+	}
 	return &reply{status: resp.StatusCode, header: resp.Header, body: text}, nil
 }
 

@@ -52,7 +52,7 @@ func TestRetry(t *testing.T) {
 	none := answer{status: 204}
 	limited := answer{status: 429, retryAfter: "1"}
 	away, unsure := refused(503, "database_unavailable", "none"), refused(502, "bad_gateway", "unknown")
-	cut := answer{err: errBroken}
+	cut, degraded := answer{err: errBroken}, answer{status: 204, degraded: true}
 	tests := map[string]struct {
 		call    func(context.Context, *Client) error
 		answers []answer
@@ -90,6 +90,10 @@ func TestRetry(t *testing.T) {
 		"a pop that takes is not repeated after a cut":         {call: take, answers: []answer{cut}, outcome: wire.OutcomeUnknown},
 		"nor after an unknown outcome":                         {call: take, answers: []answer{unsure}, status: 502, outcome: wire.OutcomeUnknown},
 		"but after none":                                       {call: take, answers: []answer{away, none}, waited: 125 * time.Millisecond, most: 250 * time.Millisecond},
+		"a degraded pop under a lease is no empty queue":       {call: lease, answers: []answer{degraded, none}, waited: 125 * time.Millisecond, most: 250 * time.Millisecond},
+		"nor is one that does not end":                         {call: lease, answers: times(4, degraded), waited: 875 * time.Millisecond, most: 1750 * time.Millisecond, status: 204, outcome: wire.OutcomeUnknown},
+		"one that takes is not repeated":                       {call: take, answers: []answer{degraded}, status: 204, outcome: wire.OutcomeUnknown},
+		"one that waits has waited in vain":                    {call: wait, answers: []answer{degraded}},
 		"nor is a redrive":                                     {call: redrive, answers: []answer{unsure}, status: 502, outcome: wire.OutcomeUnknown},
 		"a failure under a lease is reported again":            {call: nack, answers: []answer{cut, settledOne}, waited: 125 * time.Millisecond, most: 250 * time.Millisecond},
 		"a failure without a lease is not":                     {call: nackBare, answers: []answer{cut}, outcome: wire.OutcomeUnknown},
@@ -124,6 +128,9 @@ func TestRetry(t *testing.T) {
 					return
 				}
 				e := as(t, err)
+				if errors.Is(e, ErrDegraded) != (e.Status == 204) {
+					t.Errorf("got %v", e)
+				}
 				if e.Status != tt.status || e.Outcome != tt.outcome {
 					t.Errorf("got status %d, outcome %s, want %d, %s: %v", e.Status, e.Outcome, tt.status, tt.outcome, e)
 				}

@@ -60,14 +60,19 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap returns what broke the exchange: an error of the network or of the context; nil for a complete answer.
+// Unwrap returns what broke the exchange: an error of the network or of the context, or [ErrDegraded]; nil for any other
+// complete answer.
 func (e *Error) Unwrap() error { return e.cause }
 
 // Temporary reports whether the failure may heal by itself, so that trying later makes sense; see Outcome for whether
 // that is safe.
 func (e *Error) Temporary() bool {
-	return e.Status == 0 || e.Status >= 500 || e.Status == http.StatusTooManyRequests
+	return e.Status == 0 || e.Status >= 500 || e.Status == http.StatusTooManyRequests || e.cause == ErrDegraded
 }
+
+// ErrDegraded says that nothing was asked for messages, though the answer looks like that of an empty queue: a gateway
+// gives it instead of a 5xx. It is found with errors.Is in what a pop that does not wait returns.
+var ErrDegraded = errors.New("the cell cannot serve pops at the moment")
 
 // ErrLeaseLost says that a lease had ended before it was used: its messages are delivered again, maybe to others. It is
 // found with errors.Is in what settling, extending and committing return.

@@ -106,7 +106,8 @@ func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Seco
 // pops from the queues of o.Namespace and o.Task.
 //
 // With o.Wait it returns as soon as there is something, and waits out 429 answers until ctx ends. Messages are leased
-// until settled ([Client.Ack], [Client.Nack], …) or until the lease ends, and then delivered again. Errors are [*Error].
+// until settled ([Client.Ack], [Client.Nack], …) or until the lease ends, and then delivered again. Errors are [*Error];
+// without o.Wait, [ErrDegraded] among them, so that who drains a queue does not take an outage for its end.
 func (c *Client) Pop(ctx context.Context, queue string, o PopOptions) ([]Message, error) {
 	messages, _, err := c.pop(ctx, queue, &o)
 	return messages, err

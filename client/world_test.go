@@ -19,6 +19,7 @@ type answer struct {
 	body       string
 	err        error         // instead of an answer
 	after      time.Duration // by the clock of the test
+	degraded   bool
 }
 
 // request is what a test saw of a request.
@@ -67,6 +68,9 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	h := http.Header{"Date": {time.Now().UTC().Format(http.TimeFormat)}, "X-Queen-Request-Id": {"req-1"}}
 	if a.retryAfter != "" {
 		h.Set("Retry-After", a.retryAfter)
+	}
+	if a.degraded {
+		h.Set("X-Queen-Degraded", "upstream")
 	}
 	return &http.Response{StatusCode: a.status, Header: h, Body: io.NopCloser(strings.NewReader(a.body)), Request: r}, nil
 }

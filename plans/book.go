@@ -32,6 +32,9 @@ const (
 
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 5 * time.Second
+	// askPause lies between two looks that CatchUp asks for: whoever sends keys that nobody knows costs the database ten
+	// look-ups a second, and no more.
+	askPause = 100 * time.Millisecond
 	// patience is how long a start with a good file waits for the database.
 	patience = 500 * time.Millisecond
 
@@ -55,8 +58,12 @@ type Book struct {
 	keeper  *keeper // nil: there is no file
 	hooks   []func(old, new *Snapshot)
 	current atomic.Pointer[Snapshot]
-	synced  atomic.Int64 // Unix nanoseconds of the last successful look
-	away    atomic.Bool  // the last look failed, and that was said
+	synced  atomic.Int64  // Unix nanoseconds of the last successful look
+	away    atomic.Bool   // the last look failed, and that was said
+	askC    chan struct{} // capacity 1: somebody waits for a look
+
+	lookedMu sync.Mutex    // guards looked
+	looked   chan struct{} // closed after the next look, and replaced
 
 	mu     sync.Mutex // one look at a time; guards what follows
 	rows   *catalogue // what current was composed of; nil when current is empty
@@ -89,7 +96,9 @@ func NewBook(log *slog.Logger, pool *pgxpool.Pool, poll time.Duration, with ...O
 	if poll <= 0 {
 		poll = defaultPoll
 	}
-	b := &Book{log: log, pool: pool, poll: poll, maxAge: DefaultMaxAge}
+	b := &Book{
+		log: log, pool: pool, poll: poll, maxAge: DefaultMaxAge, askC: make(chan struct{}, 1), looked: make(chan struct{}),
+	}
 	for _, o := range with {
 		o(b)
 	}
@@ -143,6 +152,32 @@ func (b *Book) Synced() time.Time {
 	return time.Time{}
 }
 
+// CatchUp waits until the snapshot is the database's state as of at, or a later one, and reports whether it is. It asks
+// for a look instead of waiting for news; those who wait share it. While the database is away it fails at once; ctx
+// bounds the wait for it. The Book must run. Safe for concurrent use.
+func (b *Book) CatchUp(ctx context.Context, at time.Time) bool {
+	for {
+		b.lookedMu.Lock()
+		looked := b.looked
+		b.lookedMu.Unlock()
+		switch {
+		case !b.Synced().Before(at):
+			return true
+		case b.away.Load():
+			return false
+		}
+		select {
+		case b.askC <- struct{}{}:
+		default: // a look is asked for already
+		}
+		select {
+		case <-looked:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
 // OnChange registers f to be called after each swap with the old and the new snapshot; the old one is empty at Load. Calls
 // are serial and hold up the next look at the database, nothing else. Before Run only.
 func (b *Book) OnChange(f func(old, new *Snapshot)) { b.hooks = append(b.hooks, f) }
@@ -162,14 +197,27 @@ func (b *Book) Run(ctx context.Context) error {
 
 	tick := time.NewTicker(b.poll)
 	defer tick.Stop()
+	askC := b.askC // nil: it is too early for another look that was asked for
+	var calm <-chan time.Time
 	for {
 		b.look(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-wakeC:
-		case <-tick.C:
-		case <-b.expiry():
+		b.lookedMu.Lock()
+		close(b.looked)
+		b.looked = make(chan struct{})
+		b.lookedMu.Unlock()
+		for due := false; !due; {
+			due = true
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-wakeC:
+			case <-tick.C:
+			case <-b.expiry():
+			case <-askC:
+				askC, calm = nil, time.After(askPause)
+			case <-calm:
+				askC, calm, due = b.askC, nil, false
+			}
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -452,6 +453,40 @@ func TestLostNotificationsAreRepaired(t *testing.T) {
 	}
 }
 
+// TestCatchUpFindsWhatNobodyTold: with notifications and the poll out of the way, who asks is told.
+func TestCatchUpFindsWhatNobodyTold(t *testing.T) {
+	t.Parallel()
+	f := setup(t, time.Hour)
+	f.listening()
+	f.exec("DROP TRIGGER inval_log_notify ON queengate.inval_log")
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	const times = 3
+	began := time.Now()
+	for n := range byte(times) {
+		f.exec("SELECT queengate.issue_api_key($1, $2, $3, $4, '{read}')", f.cluster, fmt.Sprint("new", n), hash(10+n), fmt.Sprintf("AAAAAA1%d", n))
+		made := time.Now()
+		var asking sync.WaitGroup
+		for range 20 {
+			asking.Go(func() {
+				if !f.book.CatchUp(ctx, made) {
+					t.Error("the book does not catch up")
+				} else if f.book.Snapshot().KeyByHash([32]byte(hash(10+n))) == nil {
+					t.Error("the book has caught up and does not know the key")
+				}
+			})
+		}
+		asking.Wait()
+	}
+	if d := time.Since(began); d < (times-1)*askPause {
+		t.Errorf("the database was asked %d times in %v", times, d)
+	}
+	cancel()
+	if f.book.CatchUp(ctx, time.Now()) {
+		t.Error("the wait has no bound")
+	}
+}
+
 // matchesFreshLoad compares the followed snapshot with one that is read anew.
 func (f *fixture) matchesFreshLoad(after string) {
 	f.t.Helper()
@@ -536,6 +571,11 @@ func TestDatabaseAwayLeavesTheLastSnapshot(t *testing.T) {
 		if time.Now().After(late) {
 			t.Fatal("the book does not notice")
 		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if f.book.CatchUp(bounded, time.Now()) || bounded.Err() != nil {
+		t.Error("to catch up with a database that is away does not fail at once")
 	}
 	if f.book.Snapshot() != before || f.book.Snapshot().ClusterBySlug("acme-main") == nil {
 		t.Error("the last snapshot is not in force")

@@ -38,8 +38,8 @@ func (g *Gateway) judgeHead(rh *fasthttp.RequestHeader, c *clientConn) *wire.Err
 	if answersItself(ex.route) {
 		return nil
 	}
-	snap := g.book.Snapshot()
-	if e = g.authenticate(c, ex, snap, false); e != nil {
+	snap, e := g.recognise(c, ex)
+	if e != nil {
 		return e
 	}
 	cluster, e := g.resolve(ex, snap)

@@ -43,13 +43,14 @@ type exchange struct {
 
 	slotted bool // it holds a slot
 	bytesIn int
-	cause   error // behind a 5xx, for the log
+	cause   error // behind a 5xx or a degraded answer, for the log
 }
 
+// pops reports whether the request is a pop.
+func (ex *exchange) pops() bool { return ex.route != nil && ex.route.Cost == wire.CostDelivery }
+
 // waits reports whether the request is a long poll.
-func (ex *exchange) waits() bool {
-	return ex.route != nil && ex.route.Cost == wire.CostDelivery && ex.pop.Wait
-}
+func (ex *exchange) waits() bool { return ex.pops() && ex.pop.Wait }
 
 // settle ends the admission of a request that reached a broker, or may have.
 func (g *Gateway) settle(ex *exchange, o quota.Outcome) {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"sync"
@@ -53,7 +54,7 @@ func (g *Gateway) depart(ex *exchange, tok *cellToken, b *broker, k *call, body 
 	if len(body) <= smallBody {
 		*buf, body = append(*buf, body...), nil
 	}
-	f, err := g.dialer.send(&b.idle, b, k, *buf, body, deadline)
+	f, err := g.dialer.send(&b.conns, b, k, *buf, body, deadline)
 	switch {
 	case err == nil:
 		f.span = span
@@ -97,6 +98,14 @@ func unreachable(err error) bool {
 		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
+// unanswered is the error of a request that a broker has, or may have, and whose answer did not come for err.
+func unanswered(err error) *wire.Error {
+	if isTimeout(err) || err == errBrokerDead {
+		return wire.Wrap(wire.UpstreamTimeout, err)
+	}
+	return wire.Wrap(wire.BadGateway, err)
+}
+
 // cutOff reports whether an attempt ended because the broker did: not by a deadline, and not by this gateway.
 func cutOff(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
@@ -119,8 +128,8 @@ func (g *Gateway) route(ex *exchange) (*pool, *cellToken, *wire.Error) {
 const maxOffers = 3
 
 // forward sends anything but a waiting poll and answers what came of it. It goes to another broker when no byte of it
-// was sent; a read goes to another one once, when no byte of an answer has come. A pop that does not wait says so when
-// no broker can be reached: an empty answer would tell a job that drains a queue that it has finished.
+// was sent; a read goes to another one once, when no byte of an answer has come. A pop that its cell cannot serve ends
+// in an empty answer that says so.
 func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, ask *quota.Ask) {
 	ex := &c.ex
 	reached := false // a broker, by a read
@@ -133,6 +142,10 @@ func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, 
 	}
 	p, tok, e := g.route(ex)
 	if e != nil {
+		if ex.pops() {
+			g.degrade(ctx, c, e)
+			return
+		}
 		fail(e)
 		return
 	}
@@ -140,7 +153,7 @@ func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, 
 	if ex.route.Op == wire.OpPush {
 		n = needLive
 	}
-	read := ex.route.Method == fasthttp.MethodGet && ex.route.Cost != wire.CostDelivery ||
+	read := ex.route.Method == fasthttp.MethodGet && !ex.pops() ||
 		ex.route.Op == wire.OpFetch || ex.route.Op == wire.OpPartitionsChanged
 	deadline := time.Now().Add(g.cfg.UpstreamTime)
 	var k *call
@@ -208,16 +221,16 @@ func (g *Gateway) forward(ctx *fasthttp.RequestCtx, c *clientConn, body []byte, 
 			why, reached = repeatRead, true
 		}
 	}
-	switch {
-	case !reached:
-		e := wire.Wrap(wire.BrokerUnavailable, cause)
+	e = unanswered(cause)
+	if !reached {
+		e = wire.Wrap(wire.BrokerUnavailable, cause)
 		e.RetryAfter = unavailableRetry
-		fail(e)
-	case isTimeout(cause):
-		fail(wire.Wrap(wire.UpstreamTimeout, cause))
-	default:
-		fail(wire.Wrap(wire.BadGateway, cause))
 	}
+	if ex.pops() {
+		g.degrade(ctx, c, e)
+		return
+	}
+	fail(e)
 }
 
 // giveUp ends a held request whose client has gone, that would be refused now, or that a draining gateway cannot wait
@@ -244,17 +257,13 @@ func (g *Gateway) giveUp(ctx *fasthttp.RequestCtx, c *clientConn, k *call) {
 func (g *Gateway) lost(ctx *fasthttp.RequestCtx, c *clientConn, err error, ask *quota.Ask) {
 	ex := &c.ex
 	g.metrics.upstreamErrors.WithLabelValues(faultKind(sent, err)).Inc()
-	// It may have been stored: until the brokers are asked again, it counts as if it were.
-	g.settle(ex, quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes})
-	if ex.route.Cost == wire.CostDelivery {
-		ex.cause = err
-		g.degraded(ctx, c)
+	e := unanswered(err)
+	if ex.pops() {
+		g.degrade(ctx, c, e)
 		return
 	}
-	e := wire.Wrap(wire.BadGateway, err)
-	if isTimeout(err) {
-		e = wire.Wrap(wire.UpstreamTimeout, err)
-	}
+	// It may have been stored: until the brokers are asked again, it counts as if it were.
+	g.settle(ex, quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes})
 	e.Outcome = wire.OutcomeUnknown
 	g.refuse(ctx, c, e)
 }
@@ -265,6 +274,8 @@ func faultKind(far progress, err error) string {
 		return faultConnect
 	case isTimeout(err):
 		return faultDeadline
+	case err == errBrokerDead:
+		return faultDead
 	}
 	return faultLost
 }
@@ -273,11 +284,15 @@ func faultKind(far progress, err error) string {
 func (g *Gateway) conclude(ctx *fasthttp.RequestCtx, c *clientConn, a *answer, ask *quota.Ask) {
 	ex, status := &c.ex, a.status()
 	switch {
+	case a.failed() && ex.pops():
+		g.degrade(ctx, c, a.failure())
+		a.discard()
+		return
 	case status == fasthttp.StatusUnauthorized:
-		// The broker refused what the gateway says about itself; the client's credential is not at fault.
+		e := a.failure()
 		a.discard()
 		g.refund(ex)
-		g.refuse(ctx, c, wire.Wrap(wire.BadGateway, errors.New("the broker refused the gateway's token")))
+		g.refuse(ctx, c, e)
 		return
 	case status >= 500 && a.saysNone():
 		g.refund(ex)
@@ -318,27 +333,51 @@ func delivered(a *answer) int {
 // outcomeNone is how a broker says in an error body that nothing happened.
 var outcomeNone = []byte(`"outcome":"none"`)
 
-// saysNone reports whether an error answer states that nothing was stored or moved. The body stays readable.
-func (a *answer) saysNone() bool {
+// peek returns the body of an error answer, which stays readable; nil when it is long or has not come whole.
+func (a *answer) peek() []byte {
 	size := a.size()
 	if size <= 0 || size > upstreamReadBuffer/2 {
-		return false
+		return nil
 	}
 	// The stream reads through the connection's buffer, so a look ahead there takes nothing from it. An error means
 	// that the body has not come whole; reading it will say so again.
 	b, err := a.conn.br.Peek(size)
-	return err == nil && bytes.Contains(b, outcomeNone)
+	if err != nil {
+		return nil
+	}
+	return b
 }
 
-// degraded answers a pop for a broker that is slow or away: an empty answer, since published consumers end on a 5xx.
-func (g *Gateway) degraded(ctx *fasthttp.RequestCtx, c *clientConn) {
-	ctx.Response.Header.Set(headerDegraded, "upstream")
-	g.noContent(ctx, c)
+// saysNone reports whether an error answer states that nothing was stored or moved.
+func (a *answer) saysNone() bool { return bytes.Contains(a.peek(), outcomeNone) }
+
+// failed reports whether the answer says that the broker fails, and nothing about the request.
+func (a *answer) failed() bool { return a.status() >= 500 || a.status() == fasthttp.StatusUnauthorized }
+
+// failure is what an answer that failed says. A 401 refuses what the gateway says about itself: the client's credential
+// is not at fault.
+func (a *answer) failure() *wire.Error {
+	if a.status() == fasthttp.StatusUnauthorized {
+		return wire.Wrap(wire.BadGateway, errors.New("the broker refused the gateway's token"))
+	}
+	return wire.Wrap(codeOfAnswer(a.status(), a.peek()), fmt.Errorf("the broker answered %d", a.status()))
+}
+
+// degrade ends a pop that its cell cannot serve: in an empty answer, since published consumers end for good after a few
+// 5xx. That it is no ordinary one stands in a header, in the log and in the counter of requests. It has used its
+// request: a client that comes back at once is slowed down by its rate alone.
+func (g *Gateway) degrade(ctx *fasthttp.RequestCtx, c *clientConn, e *wire.Error) {
+	ex := &c.ex
+	g.settle(ex, quota.Outcome{})
+	ex.cause = e.Unwrap()
+	ctx.Response.Header.Set(wire.HeaderDegraded, "upstream")
+	g.noContent(ctx, c, e.Code)
 }
 
 // noContent answers a pop without messages: 204, no body, no Content-Length, no Content-Type. A pop that asked for
-// conflation gets its empty answer in full: its client stops when the word is not echoed.
-func (g *Gateway) noContent(ctx *fasthttp.RequestCtx, c *clientConn) {
+// conflation gets its empty answer in full: its client stops when the word is not echoed. The code is that of what the
+// answer stands for, if for anything.
+func (g *Gateway) noContent(ctx *fasthttp.RequestCtx, c *clientConn, code wire.Code) {
 	h := &ctx.Response.Header
 	httpkit.SetRequestID(h, c.ex.id)
 	c.ex.stateTrace(h)
@@ -347,11 +386,11 @@ func (g *Gateway) noContent(ctx *fasthttp.RequestCtx, c *clientConn) {
 		h.SetContentType(httpkit.ContentTypeJSON)
 		ctx.Response.SetStatusCode(fasthttp.StatusOK)
 		ctx.Response.SetBodyRaw(wire.AppendEmptyPop(nil, pop.Group, false, false))
-		g.finish(&c.ex, fasthttp.StatusOK, "", "", len(ctx.Response.Body()))
+		g.finish(&c.ex, fasthttp.StatusOK, code, "", len(ctx.Response.Body()))
 		return
 	}
 	h.SetNoDefaultContentType(true)
 	ctx.Response.ResetBody()
 	ctx.Response.SetStatusCode(fasthttp.StatusNoContent)
-	g.finish(&c.ex, fasthttp.StatusNoContent, "", "", 0)
+	g.finish(&c.ex, fasthttp.StatusNoContent, code, "", 0)
 }

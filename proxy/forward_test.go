@@ -251,9 +251,9 @@ func TestLongAnswersAreStreamed(t *testing.T) {
 
 func idle(w *world) []*upstreamConn {
 	b := w.gateway.pools.all()[0].brokers()[0]
-	b.idle.mu.Lock()
-	defer b.idle.mu.Unlock()
-	return append([]*upstreamConn(nil), b.idle.conns...)
+	b.conns.mu.Lock()
+	defer b.conns.mu.Unlock()
+	return append([]*upstreamConn(nil), b.conns.idle...)
 }
 
 func TestOutcomesOfABrokersDeath(t *testing.T) {

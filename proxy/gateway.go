@@ -27,6 +27,9 @@ type Book interface {
 	Snapshot() *plans.Snapshot
 	// OnChange registers f to be called after each swap of the snapshot. The gateway does it in New.
 	OnChange(f func(old, new *plans.Snapshot))
+	// CatchUp waits, for as long as ctx lasts, until the snapshot is one of the instant at or later, and reports whether
+	// it is.
+	CatchUp(ctx context.Context, at time.Time) bool
 }
 
 // Options are what a Gateway is made of.
@@ -67,6 +70,7 @@ type Gateway struct {
 	domains     map[string]struct{}
 
 	heldRefusals atomic.Int64
+	newKeys      atomic.Int64 // requests whose key may be newer than the snapshot
 	asleep       atomic.Int64 // polls without a handler
 	serving      atomic.Bool
 	draining     chan struct{} // closed when the drain begins

@@ -17,11 +17,6 @@ import (
 	"github.com/queengate/queengate/wire"
 )
 
-const (
-	// headerDegraded says on a pop's 204 that it stands for a broker that did not answer.
-	headerDegraded = "X-Queen-Degraded"
-)
-
 // A cell token lives tokenLife and is minted anew after tokenRenew, so that what goes out is good for at least the
 // difference, whatever the clocks of gateway and broker say about the rest.
 const (

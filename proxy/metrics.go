@@ -46,6 +46,7 @@ func routeLabel(r *wire.Route) string {
 const (
 	faultConnect  = "connect"  // before a byte was sent
 	faultDeadline = "deadline" // no answer in time
+	faultDead     = "dead"     // its broker was found dead
 	faultLost     = "lost"     // after sending
 	faultAnswer   = "answer"   // in the middle of the answer
 )
@@ -119,7 +120,7 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 		}, []string{"why"}),
 		upstreamErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "queengate_proxy_upstream_errors_total",
-			Help: "Attempts at a broker that failed: before a byte was sent (connect), by the deadline, lost after sending, or in the middle of the answer.",
+			Help: "Attempts at a broker that failed: before a byte was sent (connect), by the deadline, cut off since the broker was dead, lost after sending, or in the middle of the answer.",
 		}, []string{"kind"}),
 	}
 	gauge := func(name, help string, f func() float64) prometheus.GaugeFunc {
@@ -144,7 +145,7 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 	for _, why := range []string{repeatUnsent, repeatRead, repeatDrained, repeatLost} {
 		m.repeats.WithLabelValues(why)
 	}
-	for _, kind := range []string{faultConnect, faultDeadline, faultLost, faultAnswer} {
+	for _, kind := range []string{faultConnect, faultDeadline, faultDead, faultLost, faultAnswer} {
 		m.upstreamErrors.WithLabelValues(kind) // a rate needs the zero before the first
 	}
 	m.seconds, m.upstreamTime = newPerRoute(seconds), newPerRoute(upstream)

@@ -40,7 +40,7 @@ type poll struct {
 	flight    *flight // at a broker; nil: at none
 	deadline  time.Time
 	changes   <-chan struct{}  // of the pool, since before the broker of the flight was chosen
-	err       error            // the last thing that went wrong
+	amiss     *wire.Error      // the last thing that went wrong
 	unwatch   func()           // ends the look-out for a hang-up; nil: nobody looks out
 	inPlace   bool             // it waits in its handler
 	woken     bool             // the flight is over, or the poll is to be looked at for another reason
@@ -99,12 +99,13 @@ func (p *poll) serve(ctx *fasthttp.RequestCtx) {
 	case p.gave() == errDraining:
 		g.settle(ex, quota.Outcome{})
 		ctx.SetConnectionClose() // the client finds a gateway that stays
-		g.noContent(ctx, c)
+		g.noContent(ctx, c, "")
 		return
 	}
-	g.settle(ex, quota.Outcome{})
-	ex.cause = p.err
-	g.degraded(ctx, c)
+	if p.amiss == nil {
+		p.amiss = &wire.Error{Code: wire.BrokerUnavailable}
+	}
+	g.degrade(ctx, c, p.amiss)
 }
 
 // awaitAnswer returns the answer that ends a poll, nil when its time is over or it was given up, or says that the poll
@@ -126,22 +127,22 @@ func (p *poll) awaitAnswer(ctx *fasthttp.RequestCtx) (a *answer, asleep bool) {
 		why, pause := "", pollPause
 		switch {
 		case err != nil && p.gave() != nil:
-			p.err = err
 			return nil, false
 		case err != nil:
 			g.metrics.upstreamErrors.WithLabelValues(faultKind(far, err)).Inc()
-			p.err = err
+			p.amiss = unanswered(err)
 			if far == sent && !ex.pop.AutoAck {
 				why = repeatLost
 			}
-		case a.status() >= 500:
-			p.err = brokerStatus(a.status())
-			if a.saysNone() {
+		case a.failed():
+			p.amiss = a.failure()
+			if a.status() == fasthttp.StatusUnauthorized || a.saysNone() {
 				why, pause = repeatUnsent, lossPause
 			}
 			a.discard()
 		case a.status() == fasthttp.StatusNoContent && time.Until(p.end) > pollSlack(ex.pop.Timeout):
 			a.discard()
+			p.amiss = &wire.Error{Code: wire.Draining}
 			why = repeatDrained
 		default:
 			return a, false
@@ -164,7 +165,7 @@ func (p *poll) depart() bool {
 	for key := ex.home(); ; {
 		pool, tok, e := g.route(ex)
 		if e != nil {
-			p.err = e
+			p.amiss = e
 			// The cell's addresses may come with the next snapshot.
 			if !p.pause(pollPause, nil) {
 				return false
@@ -172,6 +173,7 @@ func (p *poll) depart() bool {
 			continue
 		}
 		if !p.enter() {
+			p.amiss = errFull()
 			if !p.pause(pollPause, nil) {
 				return false
 			}
@@ -193,10 +195,10 @@ func (p *poll) depart() bool {
 			p.flight = f
 			return true
 		}
-		p.err = err
 		if p.gave() != nil {
 			return false
 		}
+		p.amiss = wire.Wrap(wire.BrokerUnavailable, err)
 		g.metrics.upstreamErrors.WithLabelValues(faultConnect).Inc()
 		if !p.pause(pollPause, p.changes) {
 			return false

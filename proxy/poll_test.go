@@ -233,6 +233,23 @@ func TestPollsAreHeldWhileNoBrokerIsReady(t *testing.T) {
 	})
 }
 
+func TestAPollIsHeldWhileBrokersRefuseTheGatewaysKey(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{config: func(c *Config) { c.ProbeInterval = time.Hour }, broker: func(ctx *fasthttp.RequestCtx) {
+		ctx.SetBodyString(`{"messages":[]}`)
+	}})
+	w.ask(w.push(aPush))
+	w.broker.wary.Store(true)
+	c := w.dial()
+	c.send(w.head("GET", waiting))
+	b := w.standingOf(w.broker.address)
+	until(t, "the refusal", b.refuses.Load)
+	w.broker.wary.Store(false)
+	if r := c.read(); r.StatusCode != 200 {
+		t.Errorf("got %d %q", r.StatusCode, r.body)
+	}
+}
+
 func TestAPollGoesOnWhereABrokerSaysThatNothingHappened(t *testing.T) {
 	t.Parallel()
 	var asked int
@@ -387,5 +404,95 @@ func TestAPollThatNamesNoWaitWaitsAsConfigured(t *testing.T) {
 	}
 	if ms, err := strconv.Atoi(asked.Query().Get("timeout")); err != nil || ms < 1 || ms > 7000 {
 		t.Errorf("the broker is asked to wait %q ms, want at most 7000", asked.Query().Get("timeout"))
+	}
+}
+
+// TestAPopNeverEndsInA5xxForItsCell: published consumers end for good after a few of them.
+func TestAPopNeverEndsInA5xxForItsCell(t *testing.T) {
+	t.Parallel()
+	says := func(status int, body string) func(*world) {
+		return func(w *world) {
+			h := fasthttp.RequestHandler(func(ctx *fasthttp.RequestCtx) {
+				ctx.SetStatusCode(status)
+				ctx.SetContentType("application/json")
+				ctx.SetBodyString(body)
+			})
+			w.broker.handler.Store(&h)
+		}
+	}
+	probed := func(w *world, able func(p *pool) bool) {
+		until(t, "the probes", func() bool { return !able(w.gateway.pools.all()[0]) })
+	}
+	for name, c := range map[string]struct {
+		ail  func(w *world)
+		code string
+	}{
+		"the database is away": {func(w *world) {
+			w.broker.unready.Store(true)
+			probed(w, func(p *pool) bool { return p.any(needReady) })
+		}, "broker_unavailable"},
+		"no broker lives": {func(w *world) {
+			w.broker.silent.Store(true)
+			probed(w, func(p *pool) bool { return p.any(needLive) })
+		}, "broker_unavailable"},
+		"the cell is unknown": {func(w *world) {
+			w.facts.Cells = nil
+			w.publish()
+		}, "broker_unavailable"},
+		"the database went away a moment ago": {says(503, `{"error":"x","code":"database_unavailable","outcome":"none"}`), "database_unavailable"},
+		"the broker drains":                   {says(503, `{"error":"x","code":"draining","outcome":"none"}`), "draining"},
+		"an internal error":                   {says(500, `{"error":"x","code":"internal","outcome":"unknown"}`), "internal"},
+		"a 5xx of a stranger":                 {says(502, `<html>`), "broker_502"},
+		"the gateway's key is refused":        {func(w *world) { w.broker.wary.Store(true) }, "bad_gateway"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, options{})
+			w.ask(w.push(aPush)) // the pool exists now
+			c.ail(w)
+			var pops float64
+			for _, query := range []string{"", "?autoAck=true", "?consumerGroup=g&conflation=true", "?wait=true&timeout=100", "?wait=true&timeout=100&autoAck=true"} {
+				r := w.ask(w.head("GET", "/api/v1/pop/queue/q"+query))
+				if r.Header.Get("X-Queen-Degraded") != "upstream" {
+					t.Errorf("%s: got %d %q %v, which looks like an empty queue", query, r.StatusCode, r.body, r.Header)
+				}
+				if pops++; !strings.Contains(query, "conflation") {
+					emptyAnswer(t, r)
+				} else if r.StatusCode != 200 || !strings.Contains(r.body, `"conflation":true`) {
+					t.Errorf("%s: got %d %q, want the word echoed", query, r.StatusCode, r.body)
+				}
+			}
+			if n := w.counted("queengate_proxy_requests_total", "code", c.code); n != pops {
+				t.Errorf("%v pops were counted as %s, want %v", n, c.code, pops)
+			}
+		})
+	}
+}
+
+// TestPopsOfACellThatIsAwaySpendTheirRequests: nothing else slows down a client that comes back at once.
+func TestPopsOfACellThatIsAwaySpendTheirRequests(t *testing.T) {
+	t.Parallel()
+	for name, ail := range map[string]func(w *world){
+		"the cell is unknown": func(w *world) { w.facts.Cells = nil },
+		"a broker's 503": func(w *world) {
+			h := fasthttp.RequestHandler(func(ctx *fasthttp.RequestCtx) {
+				ctx.SetStatusCode(503)
+				ctx.SetBodyString(`{"error":"x","code":"database_unavailable","outcome":"none"}`)
+			})
+			w.broker.handler.Store(&h)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, options{facts: func(w *world) {
+				w.cluster.Limits.RequestsPerSecond, w.cluster.Limits.RequestsBurst = one(0.001), one(2.0)
+				ail(w)
+			}})
+			for i, want := range []int{204, 204, 429} {
+				if r := w.ask(w.head("GET", "/api/v1/pop/queue/q")); r.StatusCode != want {
+					t.Errorf("pop %d: got %d %q, want %d", i, r.StatusCode, r.body, want)
+				}
+			}
+		})
 	}
 }

@@ -216,7 +216,7 @@ func (ps *pools) settle(cell, source string) (*pool, error) {
 
 // enterLocked starts the probers of a broker that joins a pool.
 func (ps *pools) enterLocked(b *broker) {
-	b.idle.max = ps.dialer.maxIdle
+	b.conns.max = ps.dialer.maxIdle
 	if ps.closed {
 		return
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -268,7 +270,7 @@ func TestABrokerThatStopsIsLeftAtItsFirstWord(t *testing.T) {
 	if n := len(brokers[0].seen); n != 0 {
 		t.Errorf("%d more requests went to a broker that stops", n)
 	}
-	if c := w.standingOf(brokers[0].address).idle.take(); c != nil {
+	if c := w.standingOf(brokers[0].address).conns.take(nil); c != nil {
 		t.Error("connections to a broker that stops are kept")
 	}
 	// Nobody else is there: pushes still go where they may be taken, and the rest is told to wait.
@@ -304,23 +306,137 @@ func TestAPollOfABrokerThatStopsIsParkedElsewhere(t *testing.T) {
 	}
 }
 
-// TestAPollOfABrokerThatHangsGoesElsewhere fails when a poll waits for a broker until its own end although the probes
-// know better.
-func TestAPollOfABrokerThatHangsGoesElsewhere(t *testing.T) {
-	t.Parallel()
+// hang makes a broker one that has requests and answers none, until the test is over.
+func (b *scripted) hang(t *testing.T) {
 	release := make(chan struct{})
-	w, brokers := crew(t, 2, nil, func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString(`{"messages":[1]}`) })
 	hanging := fasthttp.RequestHandler(func(*fasthttp.RequestCtx) { <-release })
+	b.handler.Store(&hanging)
+	t.Cleanup(func() { close(release) }) // before that of the broker, which waits for its handlers
+}
+
+// TestWhatIsUnderWayAtABrokerThatHangsIsCutOff has no other end in sight than the probes' verdict: fails when a request
+// waits for its own.
+func TestWhatIsUnderWayAtABrokerThatHangsIsCutOff(t *testing.T) {
+	t.Parallel()
+	unknown, elsewhere, early := end{status: 504, outcome: "unknown"}, end{status: 200, offers: 1}, end{status: 204, degraded: true}
+	const waits = "&wait=true&timeout=600000"
+	ack := `{"transactionId":"a","partitionId":"` + uuid.NewString() + `"}`
+	for name, c := range map[string]struct {
+		method, target, body string
+		want                 end
+	}{
+		"push":                       {"POST", "/api/v1/push", aPush, unknown},
+		"transaction":                {"POST", "/api/v1/transaction", `{"operations":[{"type":"push","items":[{"queue":"q","payload":1}]}]}`, unknown},
+		"ack":                        {"POST", "/api/v1/ack", ack, unknown},
+		"batch ack":                  {"POST", "/api/v1/ack/batch", `{"acknowledgments":[` + ack + `]}`, unknown},
+		"extension":                  {"POST", "/api/v1/lease/" + uuid.NewString() + "/extend", `{"seconds":30}`, unknown},
+		"configure":                  {"POST", "/api/v1/configure", `{"queue":"q","options":{}}`, unknown},
+		"read":                       {"GET", "/api/v1/resources/queues", "", elsewhere},
+		"fetch":                      {"POST", "/api/v1/fetch", `{"entries":[{"queue":"q","partition":"p","offset":0}]}`, elsewhere},
+		"waiting fetch":              {"POST", "/api/v1/fetch", `{"entries":[{"queue":"q","partition":"p","offset":0}],"minBytes":1,"maxWaitMs":30000}`, elsewhere},
+		"pop that does not wait":     {"GET", "/api/v1/pop/queue/q?batch=1", "", early},
+		"waiting pop under a lease":  {"GET", "/api/v1/pop/queue/q?batch=1" + waits, "", elsewhere},
+		"waiting pop under auto ack": {"GET", "/api/v1/pop/queue/q?batch=1" + waits + "&autoAck=true", "", early},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, brokers := crew(t, 2, func(c *Config) { c.UpstreamTime, c.LongPollMax = 10*time.Minute, 10*time.Minute },
+				func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString(`{"messages":[1]}`) })
+			brokers[0].hang(t)
+			head := w.head(c.method, c.target)
+			if c.body != "" {
+				head = w.head(c.method, c.target, "Content-Length: "+strconv.Itoa(len(c.body)))
+			}
+			conn := w.dial()
+			conn.send(head + c.body)
+			await(t, brokers[0].seen)
+			brokers[0].silent.Store(true)
+			r := conn.read()
+			if got := (end{r.StatusCode, r.outcome(), r.Header.Get("X-Queen-Degraded") == "upstream", len(brokers[1].seen)}); got != c.want {
+				t.Errorf("got %+v %q, want %+v", got, r.body, c.want)
+			}
+			if n := len(brokers[0].seen); n != 0 {
+				t.Errorf("the broker that hangs is asked %d times more", n)
+			}
+			if c.want.outcome != "" {
+				if n := w.counted("queengate_proxy_upstream_errors_total", "kind", "dead"); n != 1 {
+					t.Errorf("%v attempts were counted as cut off, want 1", n)
+				}
+			}
+		})
+	}
+}
+
+// TestAnAnswerThatHangsIsCutOff: its head has come.
+func TestAnAnswerThatHangsIsCutOff(t *testing.T) {
+	t.Parallel()
+	w, brokers := crew(t, 1, func(c *Config) { c.UpstreamTime = 10 * time.Minute }, nil)
+	release := make(chan struct{})
 	defer close(release)
-	brokers[0].handler.Store(&hanging)
+	half := fasthttp.RequestHandler(func(ctx *fasthttp.RequestCtx) {
+		ctx.HijackSetNoResponse(true)
+		ctx.Hijack(func(c net.Conn) {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+			<-release
+		})
+	})
+	brokers[0].handler.Store(&half)
 	c := w.dial()
-	c.send(w.head("GET", waiting))
+	c.send(w.head("GET", "/api/v1/resources/queues"))
 	await(t, brokers[0].seen)
-	brokers[0].dead.Store(true)
-	if r := c.read(); r.StatusCode != 200 {
+	brokers[0].silent.Store(true)
+	if r := c.read(); r.StatusCode != 504 {
 		t.Errorf("got %d %q", r.StatusCode, r.body)
 	}
-	await(t, brokers[1].seen)
+}
+
+// TestWhatIsUnderWayAtABrokerThatIsAliveIsNotCutOff: it is slow, or its database is, and finishes what it has.
+func TestWhatIsUnderWayAtABrokerThatIsAliveIsNotCutOff(t *testing.T) {
+	t.Parallel()
+	for word, ail := range map[string]func(*scripted){
+		"live": func(b *scripted) { b.unready.Store(true) }, "out": func(b *scripted) { b.dead.Store(true) },
+	} {
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			release := make(chan struct{})
+			w, brokers := crew(t, 2, nil, func(ctx *fasthttp.RequestCtx) {
+				<-release
+				ctx.SetStatusCode(201)
+				ctx.SetBodyString("[]")
+			})
+			c := w.dial()
+			c.send(w.push(aPush))
+			await(t, brokers[0].seen)
+			ail(brokers[0])
+			b := w.standingOf(brokers[0].address)
+			until(t, "the probes", func() bool { return b.word() == word })
+			b.seenFaults() // whatever the verdict asked for is done
+			close(release)
+			if r := c.read(); r.StatusCode != 201 {
+				t.Errorf("got %d %q", r.StatusCode, r.body)
+			}
+		})
+	}
+}
+
+// TestWhatWasCutOffStaysSpent: the broker may have stored it.
+func TestWhatWasCutOffStaysSpent(t *testing.T) {
+	t.Parallel()
+	w, brokers := crew(t, 2, func(c *Config) { c.UpstreamTime = 10 * time.Minute }, nil)
+	w.change(func(c *plans.Cluster, _ *plans.Key) {
+		c.Limits.MessagesPerSecond, c.Limits.MessagesBurst = one(0.001), one(1.0)
+	})
+	brokers[0].hang(t)
+	c := w.dial()
+	c.send(w.push(aPush))
+	await(t, brokers[0].seen)
+	brokers[0].silent.Store(true)
+	if r := c.read(); r.StatusCode != 504 {
+		t.Fatalf("got %d %q", r.StatusCode, r.body)
+	}
+	if r := w.ask(w.push(aPush)); r.StatusCode != 429 {
+		t.Errorf("the next push got %d %q, want 429", r.StatusCode, r.body)
+	}
 }
 
 func TestAReadIsRepeatedOnceAndAWriteNever(t *testing.T) {

@@ -103,7 +103,7 @@ func (ps *pools) asks(b *broker, which probe) verdict {
 	req := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: broker\r\n\r\n", path)
 	a, _, err := ps.dialer.doOn(&b.asking, b, nil, req, nil, time.Now().Add(limit))
 	if err != nil {
-		return verdict{}
+		return verdict{silent: unreachable(err) || cutOff(err)}
 	}
 	v := verdict{answered: true, ok: a.status() >= 200 && a.status() < 300, draining: a.draining()}
 	a.discard()

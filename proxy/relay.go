@@ -50,6 +50,9 @@ func (g *Gateway) relay(ctx *fasthttp.RequestCtx, c *clientConn, a *answer) {
 	default:
 		n, err := g.copyWhole(&ctx.Response, a, size)
 		if err != nil {
+			if a.conn.wasCut() {
+				err = errBrokerDead
+			}
 			a.abandon()
 			g.broken(ctx, c, err)
 			return
@@ -95,11 +98,11 @@ func (a *answer) readEnd() {
 func (g *Gateway) broken(ctx *fasthttp.RequestCtx, c *clientConn, err error) {
 	g.metrics.upstreamErrors.WithLabelValues(faultAnswer).Inc()
 	ctx.Response.Reset()
-	if c.ex.route.Cost == wire.CostDelivery {
-		g.degraded(ctx, c)
+	e := unanswered(err)
+	if c.ex.pops() {
+		g.degrade(ctx, c, e)
 		return
 	}
-	e := wire.Wrap(wire.BadGateway, err)
 	if c.ex.route.Method != fasthttp.MethodGet {
 		e.Outcome = wire.OutcomeUnknown
 	}

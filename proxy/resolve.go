@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"bytes"
+	"context"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -29,6 +31,35 @@ func (g *Gateway) locate(ex *exchange, snap *plans.Snapshot) place {
 		return place{shared: true, cluster: clusterRef(ex.head.act, snap)}
 	}
 	return place{shared: true}
+}
+
+// Bounds of the wait for a key that the gateway does not know: whoever made it may have heard of that sooner.
+const (
+	newKeyTime = 250 * time.Millisecond
+	maxNewKeys = 256 // beyond it unknown keys are refused at once
+)
+
+// recognise authenticates by the current snapshot and returns that by which the credential was judged. A key that is
+// not in it is looked for in the control database before it is refused.
+func (g *Gateway) recognise(c *clientConn, ex *exchange) (*plans.Snapshot, *wire.Error) {
+	snap := g.book.Snapshot()
+	e := g.authenticate(c, ex, snap, false)
+	if !auth.KeyUnknown(e) || !g.catchUp(ex.start) {
+		return snap, e
+	}
+	snap = g.book.Snapshot()
+	return snap, g.authenticate(c, ex, snap, false)
+}
+
+// catchUp waits until the snapshot is one of the instant at or later, and reports whether it is.
+func (g *Gateway) catchUp(at time.Time) bool {
+	defer g.newKeys.Add(-1)
+	if g.newKeys.Add(1) > maxNewKeys {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), newKeyTime)
+	defer cancel()
+	return g.book.CatchUp(ctx, at)
 }
 
 // authenticate turns the credential into the exchange's principal. Every failure is the verifier's. Tokens of issuers

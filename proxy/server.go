@@ -205,6 +205,3 @@ type serverLog struct{ log *slog.Logger }
 func (l serverLog) Printf(format string, args ...any) {
 	l.log.Debug("http server", "text", fmt.Sprintf(format, args...))
 }
-
-// brokerStatus is a broker's 5xx to a poll, for the log.
-func brokerStatus(status int) error { return fmt.Errorf("broker answered %d", status) }

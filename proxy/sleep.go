@@ -55,6 +55,7 @@ func (p *poll) fallAsleep(ctx *fasthttp.RequestCtx) bool {
 // lieDown begins the sleep when the server has let go of the connection.
 func (p *poll) lieDown(conn *httpkit.Detached) {
 	s := &sleep{poll: p, conn: conn}
+	p.sleeps(s.wake) // before the sentries: one on a connection that is closed behind it says nothing
 	p.flight.conn.asleep()
 	// A TLS client says that it closes before it does, so whatever it sends is looked at.
 	_, secure := p.conn.Conn.(*tls.Conn)
@@ -66,7 +67,6 @@ func (p *poll) lieDown(conn *httpkit.Detached) {
 		s.broker = nil
 	}
 	s.late = time.AfterFunc(time.Until(p.deadline), s.wake)
-	p.sleeps(s.wake)
 	if p.inPlace = !stand[0] || !stand[1]; p.inPlace {
 		s.wake()
 	}

@@ -65,9 +65,8 @@ type broker struct {
 	pool    *pool
 	address string // host:port
 	seed    uint64
-	idle    idleConns
-	asking  idleConns // of the probes
-	polls   pollCalls
+	conns   upstreamConns // of requests
+	asking  upstreamConns // of the probes
 
 	flags   atomic.Uint32 // standing
 	risen   atomic.Int64  // when it came back, in nanoseconds since 1970; 0: its slow start is over
@@ -217,9 +216,10 @@ func (b *broker) seenFaults() int {
 	return b.faults
 }
 
-// verdict is what a probe brought.
+// verdict is what a probe brought. One that is neither answered nor silent failed at this gateway.
 type verdict struct {
 	answered bool
+	silent   bool // the broker is why no answer came
 	ok       bool // 2xx
 	draining bool
 }
@@ -242,8 +242,9 @@ func (b *broker) probed(which probe, v verdict, seen int, now time.Time) (steady
 		b.draining = v.draining
 	}
 	b.publishLocked(now)
-	if which == livez && !v.ok && !s.up {
-		b.polls.cut() // they would wait for nobody
+	// Whatever an answer says, it comes from a process that may finish what it has.
+	if which == livez && v.silent && !s.up {
+		b.conns.cut()
 	}
 	return s.up && s.count == 0
 }
@@ -272,7 +273,7 @@ func (b *broker) publishLocked(now time.Time) {
 		b.pool.lost()
 	}
 	if !next.inService() {
-		b.idle.drop() // it would close them at a moment of its own choice
+		b.conns.drop() // it would close them at a moment of its own choice
 	}
 	b.pool.log.Info("broker state", "cell", b.pool.cell, "broker", b.address, "live", next&isLive != 0, "ready", next&isReady != 0,
 		"draining", next&isDraining != 0, "ejected", next&isEjected != 0)
@@ -281,7 +282,7 @@ func (b *broker) publishLocked(now time.Time) {
 
 // closeConns ends the connections to a broker that is not asked any more; one under way ends with its request.
 func (b *broker) closeConns() {
-	b.idle.closeAll()
+	b.conns.closeAll()
 	b.asking.closeAll()
 }
 
@@ -298,35 +299,4 @@ func (b *broker) word() string {
 		return "live"
 	}
 	return "ready"
-}
-
-// pollCalls are the held requests that wait for a broker. Safe for concurrent use.
-type pollCalls struct {
-	mu    sync.Mutex // guards calls
-	calls map[*call]struct{}
-}
-
-func (pc *pollCalls) enter(k *call) {
-	pc.mu.Lock()
-	defer pc.mu.Unlock()
-	if pc.calls == nil {
-		pc.calls = map[*call]struct{}{}
-	}
-	pc.calls[k] = struct{}{}
-}
-
-func (pc *pollCalls) leave(k *call) {
-	pc.mu.Lock()
-	defer pc.mu.Unlock()
-	delete(pc.calls, k)
-}
-
-// cut ends the waits.
-func (pc *pollCalls) cut() {
-	pc.mu.Lock()
-	defer pc.mu.Unlock()
-	for k := range pc.calls {
-		k.cut()
-	}
-	pc.calls = nil
 }

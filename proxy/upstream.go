@@ -30,13 +30,19 @@ type upstreamDialer struct {
 	maxIdle     int
 }
 
-// upstreamConn is one connection to a broker; it belongs to one call at a time.
+// upstreamConn is one connection to a broker; it belongs to one request at a time.
 type upstreamConn struct {
 	net.Conn
-	home *idleConns      // where it goes when the call is over
+	home *upstreamConns  // where it goes when the request is over
 	br   *bufio.Reader   // nil while the connection is parked
 	raw  syscall.RawConn // nil when the system offers none
 	used time.Time       // when it went idle
+
+	// What follows is guarded by home.mu.
+
+	call  *call // of the request that has it; nil: nobody can give it up
+	place int   // among the busy ones
+	cut   bool  // by upstreamConns.cut
 }
 
 // upstreamIdle is how long an idle connection is trusted: less than a broker keeps it.
@@ -44,42 +50,103 @@ const upstreamIdle = 45 * time.Second
 
 const upstreamReadBuffer = 4 << 10
 
-// idleConns is a stack: the most recently used connection is the least likely to be stale, and the rest can age.
-type idleConns struct {
-	max int
+// upstreamConns is the connections to a broker, idle and busy, that serve one purpose. Safe for concurrent use.
+type upstreamConns struct {
+	max int // of idle ones
 
-	// mu guards conns and closed.
+	// mu guards what follows, and parts of the connections.
 	mu     sync.Mutex
-	conns  []*upstreamConn
+	idle   []*upstreamConn // a stack: the most recently used is the least likely to be stale, and the rest can age
+	busy   []*upstreamConn // in no order
 	closed bool
 }
 
-func (ic *idleConns) take() *upstreamConn {
-	ic.mu.Lock()
-	defer ic.mu.Unlock()
-	n := len(ic.conns)
+// take hands an idle connection to a request; nil when there is none.
+func (uc *upstreamConns) take(k *call) *upstreamConn {
+	uc.mu.Lock()
+	defer uc.mu.Unlock()
+	n := len(uc.idle)
 	if n == 0 {
 		return nil
 	}
-	c := ic.conns[n-1]
-	ic.conns[n-1] = nil
-	ic.conns = ic.conns[:n-1]
+	c := uc.idle[n-1]
+	uc.idle[n-1] = nil
+	uc.idle = uc.idle[:n-1]
+	uc.engageLocked(c, k)
 	return c
 }
 
-func (ic *idleConns) put(c *upstreamConn) {
-	c.used = time.Now()
-	ic.mu.Lock()
-	var old *upstreamConn
-	keep := !ic.closed && len(ic.conns) < ic.max
-	if keep {
-		ic.conns = append(ic.conns, c)
-		if first := ic.conns[0]; c.used.Sub(first.used) > upstreamIdle {
-			old = first
-			ic.conns = append(ic.conns[:0], ic.conns[1:]...)
+// add takes in a new connection, which a request has.
+func (uc *upstreamConns) add(c *upstreamConn, k *call) {
+	uc.mu.Lock()
+	defer uc.mu.Unlock()
+	uc.engageLocked(c, k)
+}
+
+func (uc *upstreamConns) engageLocked(c *upstreamConn, k *call) {
+	c.call, c.place = k, len(uc.busy)
+	uc.busy = append(uc.busy, c)
+}
+
+// releaseLocked ends the connection's part in a request, if it has one.
+func (uc *upstreamConns) releaseLocked(c *upstreamConn) {
+	if c.place < 0 {
+		return
+	}
+	last := len(uc.busy) - 1
+	moved := uc.busy[last]
+	uc.busy[c.place], moved.place = moved, c.place
+	uc.busy[last] = nil
+	uc.busy = uc.busy[:last]
+	c.call, c.place = nil, -1
+}
+
+// cut ends what is under way: the broker is dead, and would be waited for in vain.
+func (uc *upstreamConns) cut() {
+	uc.mu.Lock()
+	defer uc.mu.Unlock()
+	for _, c := range uc.busy {
+		if c.cut {
+			continue
+		}
+		c.cut = true
+		_ = c.Conn.Close() // whoever reads or writes it reports what happened
+		if c.call != nil {
+			c.call.rouse()
 		}
 	}
-	ic.mu.Unlock()
+}
+
+// wasCut reports whether the connection was cut under its request.
+func (c *upstreamConn) wasCut() bool {
+	c.home.mu.Lock()
+	defer c.home.mu.Unlock()
+	return c.cut
+}
+
+// Close implements net.Conn.
+func (c *upstreamConn) Close() error {
+	c.home.mu.Lock()
+	c.home.releaseLocked(c)
+	c.home.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// put ends a request's part in a connection that is good for another one.
+func (uc *upstreamConns) put(c *upstreamConn) {
+	c.used = time.Now()
+	uc.mu.Lock()
+	uc.releaseLocked(c)
+	var old *upstreamConn
+	keep := !uc.closed && !c.cut && len(uc.idle) < uc.max
+	if keep {
+		uc.idle = append(uc.idle, c)
+		if first := uc.idle[0]; c.used.Sub(first.used) > upstreamIdle {
+			old = first
+			uc.idle = append(uc.idle[:0], uc.idle[1:]...)
+		}
+	}
+	uc.mu.Unlock()
 	// Nothing is lost with an idle connection, so how its closing ends does not matter.
 	if !keep {
 		_ = c.Conn.Close()
@@ -90,22 +157,22 @@ func (ic *idleConns) put(c *upstreamConn) {
 }
 
 // drop closes what is idle now.
-func (ic *idleConns) drop() {
-	ic.mu.Lock()
-	conns := ic.conns
-	ic.conns = nil
-	ic.mu.Unlock()
+func (uc *upstreamConns) drop() {
+	uc.mu.Lock()
+	conns := uc.idle
+	uc.idle = nil
+	uc.mu.Unlock()
 	for _, c := range conns {
 		_ = c.Conn.Close()
 	}
 }
 
 // closeAll closes what is idle now and what would be later.
-func (ic *idleConns) closeAll() {
-	ic.mu.Lock()
-	ic.closed = true
-	ic.mu.Unlock()
-	ic.drop()
+func (uc *upstreamConns) closeAll() {
+	uc.mu.Lock()
+	uc.closed = true
+	uc.mu.Unlock()
+	uc.drop()
 }
 
 // fresh reports whether an idle connection is still worth a request: neither aged, nor closed by the broker, nor with
@@ -133,7 +200,7 @@ type call struct {
 	mu    sync.Mutex
 	conn  net.Conn
 	cause error
-	wake  func()        // what is called when conn is closed under a wait that nobody reads for; must not block. nil: somebody does
+	wake  func()        // what is called when the connection is closed under a wait that nobody reads for; must not block. nil: somebody does
 	done  chan struct{} // closed by cancel
 }
 
@@ -142,6 +209,8 @@ func newCall() *call { return &call{done: make(chan struct{})} }
 var (
 	errClientGone = errors.New("the client has hung up")
 	errDraining   = errors.New("the gateway drains")
+	// errBrokerDead is the end of an attempt that was cut off.
+	errBrokerDead = errors.New("the broker does not answer its probes")
 )
 
 // cancel gives the call up, once: a connection it waits on is closed, which ends the wait at the broker too.
@@ -153,27 +222,27 @@ func (k *call) cancel(cause error) {
 	}
 	k.cause = cause
 	close(k.done)
-	k.cutLocked()
-}
-
-// cut ends the wait of an attempt, but not the call: there may be another one.
-func (k *call) cut() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.cutLocked()
-}
-
-func (k *call) cutLocked() {
 	if k.conn != nil {
 		_ = k.conn.Close() // the reader of it reports what happened
 	}
+	k.rouseLocked() // and there is one soon
+}
+
+// rouse has somebody look at the connection of the call, if nobody does.
+func (k *call) rouse() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rouseLocked()
+}
+
+func (k *call) rouseLocked() {
 	if k.wake != nil {
-		k.wake() // and there is one soon
+		k.wake()
 	}
 }
 
-// sleeps has wake called when the call's connection is closed by cancel or cut, and at once when the call is given up
-// already. nil ends that.
+// sleeps has wake called when the call's connection is closed by cancel or because its broker is dead, and at once when
+// the call is given up already. nil ends that.
 func (k *call) sleeps(wake func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -259,15 +328,15 @@ func (a *answer) discard() {
 func (a *answer) draining() bool { return len(a.resp.Header.PeekCanonical(names.draining)) > 0 }
 
 // do sends one request, head and body, and reads the head of its answer, until the deadline. far is how far it came. An
-// idle connection that turns out to be dead before a byte was written is replaced. k may be nil; a request with one is
-// held by the broker, and its wait ends with the broker's life.
+// idle connection that turns out to be dead before a byte was written is replaced. k may be nil. When the probes find
+// the broker dead the attempt ends in errBrokerDead, or the reading of its answer in an error.
 func (d *upstreamDialer) do(b *broker, k *call, head, body []byte, deadline time.Time) (a *answer, far progress, err error) {
-	return d.doOn(&b.idle, b, k, head, body, deadline)
+	return d.doOn(&b.conns, b, k, head, body, deadline)
 }
 
 // doOn is do on connections of a kind: probes have theirs, so that they neither take nor warm those of requests.
-func (d *upstreamDialer) doOn(idle *idleConns, b *broker, k *call, head, body []byte, deadline time.Time) (a *answer, far progress, err error) {
-	f, err := d.send(idle, b, k, head, body, deadline)
+func (d *upstreamDialer) doOn(conns *upstreamConns, b *broker, k *call, head, body []byte, deadline time.Time) (a *answer, far progress, err error) {
+	f, err := d.send(conns, b, k, head, body, deadline)
 	if err != nil {
 		return nil, unsent, err
 	}
@@ -284,19 +353,16 @@ type flight struct {
 }
 
 // send is the first half of do. An error says that no byte was sent.
-func (d *upstreamDialer) send(idle *idleConns, b *broker, k *call, head, body []byte, deadline time.Time) (*flight, error) {
-	c, err := d.conn(idle, b.address, deadline)
+func (d *upstreamDialer) send(conns *upstreamConns, b *broker, k *call, head, body []byte, deadline time.Time) (*flight, error) {
+	c, err := d.conn(conns, b.address, k, deadline)
 	if err != nil {
 		return nil, err
 	}
-	if !k.attach(c) {
-		idle.put(c)
+	if !k.attach(c.Conn) {
+		conns.put(c)
 		return nil, k.detach()
 	}
 	f := &flight{broker: b, call: k, conn: c}
-	if k != nil {
-		b.polls.enter(k)
-	}
 	wrote := false
 	if err = c.SetDeadline(deadline); err == nil {
 		wrote, err = c.send(head, body)
@@ -340,15 +406,16 @@ func (f *flight) land() (*answer, progress, error) {
 
 // down ends the flight. One that was given up meanwhile has no answer.
 func (f *flight) down(a *answer, far progress, err error) (*answer, progress, error) {
-	if f.call != nil {
-		f.broker.polls.leave(f.call)
-	}
-	if cause := f.call.detach(); cause != nil {
+	cause := f.call.detach()
+	switch {
+	case cause != nil:
 		if a != nil {
 			a.abandon()
 			a = nil
 		}
 		err = cause
+	case err != nil && f.conn.wasCut():
+		err = errBrokerDead
 	}
 	if a == nil {
 		_ = f.conn.Close() // it is unusable, and err says why
@@ -357,20 +424,20 @@ func (f *flight) down(a *answer, far progress, err error) (*answer, progress, er
 }
 
 // conn returns an idle connection that is still good, or a new one.
-func (d *upstreamDialer) conn(idle *idleConns, address string, deadline time.Time) (*upstreamConn, error) {
+func (d *upstreamDialer) conn(conns *upstreamConns, address string, k *call, deadline time.Time) (*upstreamConn, error) {
 	now := time.Now()
-	for c := idle.take(); c != nil; c = idle.take() {
+	for c := conns.take(k); c != nil; c = conns.take(k) {
 		if c.fresh(now) {
 			return c, nil
 		}
-		_ = c.Conn.Close()
+		_ = c.Close()
 	}
 	dialer := net.Dialer{Timeout: d.connectTime, Deadline: deadline}
 	nc, err := dialer.Dial("tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	c := &upstreamConn{Conn: nc, home: idle}
+	c := &upstreamConn{Conn: nc, home: conns, place: -1}
 	c.awake()
 	if sc, ok := nc.(syscall.Conn); ok {
 		if c.raw, err = sc.SyscallConn(); err != nil {
@@ -378,6 +445,7 @@ func (d *upstreamDialer) conn(idle *idleConns, address string, deadline time.Tim
 			return nil, err
 		}
 	}
+	conns.add(c, k)
 	return c, nil
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/internal/tracing"
@@ -46,11 +47,17 @@ const (
 type book struct {
 	current atomic.Pointer[plans.Snapshot]
 	hooks   []func(old, new *plans.Snapshot)
+	catchUp atomic.Pointer[func(ctx context.Context) bool] // nil: it is the latest
 }
 
 func (b *book) Snapshot() *plans.Snapshot { return b.current.Load() }
 
 func (b *book) OnChange(f func(old, new *plans.Snapshot)) { b.hooks = append(b.hooks, f) }
+
+func (b *book) CatchUp(ctx context.Context, _ time.Time) bool {
+	f := b.catchUp.Load()
+	return f == nil || (*f)(ctx)
+}
 
 // world is a gateway in front of a scripted broker.
 type world struct {
@@ -209,7 +216,8 @@ type scripted struct {
 	address string
 	seen    chan seen
 	unready atomic.Bool
-	dead    atomic.Bool
+	dead    atomic.Bool  // says so
+	silent  atomic.Bool  // to its probes
 	wary    atomic.Bool  // believes no gateway's key
 	conns   atomic.Int64 // open, also idle ones
 	handler atomic.Pointer[fasthttp.RequestHandler]
@@ -239,6 +247,13 @@ func newScripted(t testing.TB, handler fasthttp.RequestHandler) *scripted {
 			}
 		},
 		Handler: func(ctx *fasthttp.RequestCtx) {
+			switch string(ctx.Path()) {
+			case "/livez", "/readyz":
+				if b.silent.Load() {
+					ctx.Conn().Close()
+					return
+				}
+			}
 			switch string(ctx.Path()) {
 			case "/livez":
 				if b.dead.Load() {
@@ -434,15 +449,39 @@ func until(t testing.TB, what string, ok func() bool) {
 // slots is how many parking slots are taken, as the ledger says.
 func (w *world) slots() float64 {
 	w.t.Helper()
+	return w.family("queengate_quota_parked_polls").GetMetric()[0].GetGauge().GetValue()
+}
+
+// counted is the sum of a counter's series that have all of the labels, given as name, value, name, value.
+func (w *world) counted(name string, labels ...string) (n float64) {
+	w.t.Helper()
+	for _, m := range w.family(name).GetMetric() {
+		have := map[string]string{}
+		for _, l := range m.GetLabel() {
+			have[l.GetName()] = l.GetValue()
+		}
+		all := true
+		for i := 0; i < len(labels); i += 2 {
+			all = all && have[labels[i]] == labels[i+1]
+		}
+		if all {
+			n += m.GetCounter().GetValue()
+		}
+	}
+	return n
+}
+
+func (w *world) family(name string) *dto.MetricFamily {
+	w.t.Helper()
 	families, err := w.metrics.Gather()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() == "queengate_quota_parked_polls" {
-			return f.GetMetric()[0].GetGauge().GetValue()
+		if f.GetName() == name {
+			return f
 		}
 	}
-	w.t.Fatal("the ledger has no such series")
-	return 0
+	w.t.Fatalf("no series %s", name)
+	return nil
 }

@@ -13,6 +13,8 @@ const (
 	// rolled back or the message was there; on a redrive, how many letters it found and will return.
 	HeaderStored = "X-Queen-Stored"
 
+	// HeaderDegraded says on a pop's empty answer that the gateway's cell could not serve it.
+	HeaderDegraded = "X-Queen-Degraded"
 	// HeaderDraining is from broker to gateway, on every answer of a broker that stops: it wants no further requests.
 	HeaderDraining = "X-Queen-Draining"
 

@@ -26,7 +26,7 @@ var (
 	fromTo        = []queryParam{{name: "from", kind: "time"}, {name: "to", kind: "time"}}
 	ofTime        = append([]queryParam{{name: "queue", kind: "string"}}, fromTo...)
 	listed        = []queryParam{{name: "namespace", kind: "string"}, {name: "task", kind: "string"}, {name: "limit", kind: "integer"}, {name: "offset", kind: "integer"}}
-	popAnswers    = []opAnswer{{200, "messages", "PopAnswer"}, {204, "no messages", ""}}
+	popAnswers    = []opAnswer{{200, "messages", "PopAnswer"}, {204, "no messages; with X-Queen-Degraded: the cell could not be asked for them", ""}}
 	healthAnswers = func(schema string) []opAnswer { return []opAnswer{{200, "well", schema}, {503, "not well", schema}} }
 
 	popQuery = []queryParam{

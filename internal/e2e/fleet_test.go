@@ -202,6 +202,24 @@ func (f *fleet) consumed(queue, group string) {
 	})
 }
 
+// stored reads a queue to its end, as a group that has never read it, and counts its transaction ids.
+func (f *fleet) stored(queue string) map[string]int {
+	f.t.Helper()
+	found := map[string]int{}
+	for {
+		r, err := f.call(f.t.Context(), 0, "GET", "/api/v1/pop/queue/"+queue+"?batch=1000&partitions=10&autoAck=true&consumerGroup=audit&subscriptionMode=all", nil)
+		if err != nil || r.status >= 300 || r.header.Get("X-Queen-Degraded") != "" {
+			f.t.Fatalf("audit: %v %d %v %s", err, r.status, r.header, r.body)
+		}
+		if r.status == http.StatusNoContent {
+			return found
+		}
+		for _, msg := range decode[popAnswer](f.t, r.body).Messages {
+			found[msg.TransactionID]++
+		}
+	}
+}
+
 // call sends one request through gateway n.
 func (f *fleet) call(ctx context.Context, n int, method, path string, body any) (reply, error) {
 	var rd io.Reader

@@ -156,8 +156,8 @@ func (c *crowd) outstanding() (n int) {
 	return n
 }
 
-// TestTheCellsDatabaseStopsUnderLoad: while PostgreSQL of the cell is away pushes are buffered, waiting pops end in 204
-// with their time, acks, extensions and transactions are 503 with outcome none, and gateways stay ready. Then everything
+// TestTheCellsDatabaseStopsUnderLoad: while PostgreSQL of the cell is away pushes are buffered, pops end in 204, waiting
+// ones with their time, acks, extensions and transactions are 503 with outcome none, and gateways stay ready. Then everything
 // goes on by itself, nothing is lost and nothing is stored twice.
 func TestTheCellsDatabaseStopsUnderLoad(t *testing.T) {
 	t.Parallel()
@@ -246,17 +246,8 @@ func TestTheCellsDatabaseStopsUnderLoad(t *testing.T) {
 	stored := map[string]int{}
 	for n := range clients {
 		queue := fmt.Sprint("load", n)
-		for {
-			r, err := f.call(t.Context(), n, "GET", "/api/v1/pop/queue/"+queue+"?batch=1000&partitions=10&autoAck=true&consumerGroup=audit&subscriptionMode=all", nil)
-			if err != nil || r.status >= 300 {
-				t.Fatalf("audit: %v %d %s", err, r.status, r.body)
-			}
-			if r.status == http.StatusNoContent {
-				break
-			}
-			for _, msg := range decode[popAnswer](t, r.body).Messages {
-				stored[queue+"/"+msg.TransactionID]++
-			}
+		for id, n := range f.stored(queue) {
+			stored[queue+"/"+id] = n
 		}
 	}
 	for id := range c.stored {
@@ -286,6 +277,15 @@ func (f *fleet) duringOutage(held popAnswer) {
 			if res.Status != "buffered" {
 				t.Errorf("a push ended as %q", res.Status)
 			}
+		}
+
+		r, err = f.call(t.Context(), n, "GET", "/api/v1/pop/queue/quiet?consumerGroup=g", nil)
+		if err != nil || r.status != http.StatusNoContent || len(r.body) != 0 || r.header.Get("X-Queen-Degraded") == "" {
+			t.Errorf("pop that does not wait: %v %d %q %v", err, r.status, r.body, r.header)
+		}
+		r, err = f.call(t.Context(), n, "GET", "/api/v1/pop/queue/quiet?consumerGroup=newest&conflation=true", nil)
+		if err != nil || r.status != http.StatusOK || r.header.Get("X-Queen-Degraded") == "" || len(decode[popAnswer](t, r.body).Messages) != 0 {
+			t.Errorf("pop of conflated messages: %v %d %q %v", err, r.status, r.body, r.header)
 		}
 
 		const wait = 1500 * time.Millisecond

@@ -281,17 +281,8 @@ func TestRollingRestartAndADeathUnderLoad(t *testing.T) {
 	stored := map[string]int{}
 	for i := range loadQueues {
 		queue := fmt.Sprint("load", i)
-		for {
-			r, err := f.call(t.Context(), i, "GET", "/api/v1/pop/queue/"+queue+"?batch=1000&partitions=10&autoAck=true&consumerGroup=audit&subscriptionMode=all", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r.status == http.StatusNoContent {
-				break
-			}
-			for _, msg := range decode[popAnswer](t, r.body).Messages {
-				stored[queue+"/"+msg.TransactionID]++
-			}
+		for id, n := range f.stored(queue) {
+			stored[queue+"/"+id] = n
 		}
 	}
 	for id := range tr.stored {

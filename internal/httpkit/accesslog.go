@@ -17,23 +17,23 @@ type Access struct {
 	Method    string
 	Route     string // the pattern, "" when no route matched
 	Status    int
-	Code      string // of the error catalogue
+	Code      string // of the error catalogue; of a 2xx: it stands for that error
 	Limit     string // name of the limit that refused
 	Duration  time.Duration
 	BytesIn   int    // of the body
 	BytesOut  int    // of the body
 	Principal string // public id of the key, or the user
-	Err       error  // the cause behind a 5xx, never shown to the caller
+	Err       error  // the cause behind a 5xx or a degraded answer, never shown to the caller
 	TraceID   string // of a trace that is sampled, with the span of this process in it
 	SpanID    string
 	Echo      bool // another process logs the same request under the same id: a success is only worth a Debug line
 }
 
-// Log writes the line at Info, a 5xx at Warn. Empty facts are left out.
+// Log writes the line at Info, a 5xx and what stands for one at Warn. Empty facts are left out.
 func (a *Access) Log(log *slog.Logger) {
 	level := slog.LevelInfo
 	switch {
-	case a.Status >= 500:
+	case a.Status >= 500, a.Status < 400 && a.Code != "":
 		level = slog.LevelWarn
 	case a.Echo && a.Status < 400:
 		level = slog.LevelDebug

@@ -99,10 +99,14 @@ func New(cfg Config) (*Verifier, error) {
 // Refusals that carry nothing of the request are made once; their texts do not tell an unknown key from a malformed one.
 var (
 	errUnauthorized = wire.Errorf(wire.Unauthorized, "")
+	errKeyUnknown   = wire.Errorf(wire.Unauthorized, "")
 	errKeyNotYet    = wire.Errorf(wire.Unauthorized, "the API key is not valid yet")
 	errKeyExpired   = wire.Errorf(wire.KeyExpired, "")
 	errAddress      = wire.Errorf(wire.Forbidden, "the API key may not be used from this address")
 )
+
+// KeyUnknown reports whether e, which came of Verify, says that a key is not in the snapshot. It may be newer.
+func KeyUnknown(e *wire.Error) bool { return e == errKeyUnknown }
 
 // Run keeps the keys of tenants' issuers fresh until ctx ends. Without it they are fetched when a token asks for them, and
 // used until they are too old.
@@ -155,7 +159,7 @@ func verifyKey(snap *plans.Snapshot, credential []byte, remote netip.Addr, now t
 	key := snap.KeyByHash(hash)
 	switch {
 	case key == nil:
-		return Principal{}, errUnauthorized
+		return Principal{}, errKeyUnknown
 	case !key.NotBefore.IsZero() && now.Before(key.NotBefore):
 		return Principal{}, errKeyNotYet
 	case !key.ExpiresAt.IsZero() && !now.Before(key.ExpiresAt):

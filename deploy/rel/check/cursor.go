@@ -138,9 +138,10 @@ func (j *judge) popped(o *operation, e *hist.Event, a *hist.PopArgs, v *hist.Pop
 	tenant := o.event.Tenant
 	r := reader{tenant, a.Queue, a.Group}
 	// A pop that waits is held when the database goes away, also in the midst of a claim, and then ends empty. Brokers do
-	// so only if that costs a lease; gateways end every poll like this, also one with autoAck whose answer was lost.
-	parked := e.Kind == hist.OK && a.Wait && (v == nil || len(v.Messages) == 0) && !j.faults.quiet(o.inv, int64(e.T), "")
-	if e.Kind == hist.Info || parked && a.AutoAck && slices.Contains(j.header.Topology.Gateways, e.Node) {
+	// so only if that costs a lease; gateways end every pop like this, also one with autoAck whose answer was lost.
+	gateway := slices.Contains(j.header.Topology.Gateways, e.Node)
+	parked := e.Kind == hist.OK && (a.Wait || gateway) && (v == nil || len(v.Messages) == 0) && !j.faults.quiet(o.inv, int64(e.T), "")
+	if e.Kind == hist.Info || parked && a.AutoAck && gateway {
 		j.lost[r] = int64(e.T)
 	}
 	if e.Kind == hist.Info || e.Kind == hist.Fail && e.Status >= 500 || parked {

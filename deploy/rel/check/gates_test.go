@@ -244,6 +244,14 @@ var badGates = []bad{
 		s.fault(1, hist.FaultEnds, f)
 		s.end()
 	}, "a push took 2"},
+	{"what is under way at a broker that failed waits for it", P2, pooled, func(s *story) {
+		o := s.begin(hist.Push, messages("q", 1))
+		f := brokerDown(s)
+		s.now += 2 * second
+		s.fault(1, hist.FaultEnds, f)
+		o.info()
+		s.end()
+	}, "a push was under way until 5"},
 }
 
 // What looks bad and is as it should be.
@@ -288,6 +296,21 @@ func TestGatewaysThatKeepTheirPromises(t *testing.T) {
 				t.Errorf("%s is %s after %d facts: %s", r.Rule, r.Verdict, r.Checked, r.Reason)
 			}
 		}
+	}
+}
+
+// A broker that stands still for a moment may be waited for: nobody has found out.
+func TestABrokerThatStandsStillForAMoment(t *testing.T) {
+	t.Parallel()
+	s := tell(t, pooled...)
+	o := s.begin(hist.Push, messages("q", 1))
+	f := brokerDown(s)
+	s.fault(1, hist.FaultEnds, f)
+	s.now += 2 * second
+	o.info()
+	s.end()
+	if rules, texts := red(s.judge()); len(rules) > 0 {
+		t.Errorf("red: %v\n%v", rules, texts)
 	}
 }
 

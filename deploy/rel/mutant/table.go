@@ -246,8 +246,13 @@ var All = []Mutant{
 		Kill{Run: gates("G8", "none"), Rule: "Y1"},
 	},
 	{
-		"a poll hands on what its broker says",
-		edit("proxy/poll.go", "		case a.status() >= 500:\n			p.err = brokerStatus", "		case a.status() >= 999:\n			p.err = brokerStatus"),
+		"what is under way at a broker that hangs is left there",
+		edit("proxy/standing.go", "		b.conns.cut()", "		_ = b.conns.cut"),
+		Kill{Run: []string{"-workloads", "G11", "-nemeses", "N4:deaf-back", "-brokers", "3", "-gateways", "2", "-quiet", "3s"}, Rule: "P2"},
+	},
+	{
+		"a pop hands on what its broker says",
+		edit("proxy/forward.go", "{ return a.status() >= 500 ||", "{ return a.status() >= 999 ||"),
 		Kill{Run: []string{
 			"-workloads", "G11", "-nemeses", "N4:errors", "-brokers", "3", "-gateways", "2", "-quiet", "3s", "-once=false", "-load", "50s",
 		}, Rule: "P1"},
