@@ -388,6 +388,15 @@ func TestRotationOverlaps(t *testing.T) {
 		FROM queengate.api_keys t, queengate.api_keys o WHERE t.id = $1 AND o.id = $2`, twin, old) {
 		t.Error("the twin is not the old key's likeness, or the old one does not end after the overlap")
 	}
+	next := scan[uuid.UUID](w, "SELECT queengate.rotate_api_key($1, $2, $3, 'BBBBBBB4', '1 hour')", w.acmeMain, twin, hash(5))
+	w.exec("SELECT queengate.set_api_key_limits($1, $2, '{\"max_req_per_sec\": 6}')", w.acmeMain, twin)
+	if got := scan[int64](w, `SELECT count(*) FROM queengate.api_keys
+		WHERE coalesce(limited_as, id) = $1 AND max_req_per_sec = 6 AND id IN ($1, $2, $3)`, old, twin, next); got != 3 {
+		t.Errorf("%d of a key and the twins that it was rotated to have one set of limits, want 3", got)
+	}
+	if scan[bool](w, "SELECT max_req_per_sec IS NOT NULL FROM queengate.api_keys WHERE id = $1", w.key) {
+		t.Error("another key has got the limits")
+	}
 	scan[uuid.UUID](w, "SELECT queengate.rotate_api_key($1, $2, $3, 'BBBBBBB3', '10 days')", w.acmeMain, old, hash(4))
 	if !scan[bool](w, "SELECT expires_at < now() + interval '2 hours' FROM queengate.api_keys WHERE id = $1", old) {
 		t.Error("a second rotation prolonged the old key")

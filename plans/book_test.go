@@ -278,7 +278,15 @@ func (f *fixture) steps() []step {
 			[]any{f.cluster, hash(2)},
 			func(s *Snapshot) bool {
 				k := s.KeyByHash([32]byte(hash(2)))
-				return k != nil && k.Scopes == ScopeProduce && k.ExpiresAt.Year() == 2100
+				return k != nil && k.Scopes == ScopeProduce && k.ExpiresAt.Year() == 2100 && k.LimitedAs == k.ID
+			},
+		},
+		{
+			"a key's twin", "SELECT queengate.rotate_api_key($1, $2, $3, 'AAAAAAA3')",
+			[]any{f.cluster, f.key, hash(3)},
+			func(s *Snapshot) bool {
+				k := s.KeyByHash([32]byte(hash(3)))
+				return k != nil && k.ID != f.key && k.LimitedAs == f.key
 			},
 		},
 		{

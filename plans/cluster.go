@@ -105,11 +105,12 @@ type Key struct {
 	ExpiresAt time.Time // zero: never
 	CIDRs     []netip.Prefix
 	Limits    *KeyLimits // nil: only its cluster's count
+	LimitedAs uuid.UUID  // by which id they are counted: that of the first key it was rotated from, or its own
 }
 
-// KeyLimits are what one key may use of its cluster's plan: they come under the plan's, never instead of them. nil is no
-// limit of the key's own, zero is blocked. Bursts are never nil when their rate is set. Their modes are those of the
-// cluster, by the names LimitKeyRequests and LimitKeyMessages. Immutable.
+// KeyLimits are what one key, together with the twins it was rotated to, may use of its cluster's plan: they come under the
+// plan's, never instead of them. nil is no limit of the key's own, zero is blocked. Bursts are never nil when their rate is
+// set. Their modes are those of the cluster, by the names LimitKeyRequests and LimitKeyMessages. Immutable.
 type KeyLimits struct {
 	RequestsPerSecond *float64
 	RequestsBurst     *float64

@@ -115,7 +115,7 @@ const (
 	sqlOperators = `SELECT id FROM (SELECT id FROM queengate.users WHERE is_operator) AS operators`
 	sqlRoles     = `SELECT user_id, cluster_id, role FROM queengate.cluster_roles`
 	sqlKeys      = `SELECT id, cluster_id, hash, public_id, name, scopes, not_before, expires_at, allowed_cidrs,
-	max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst
+	max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst, coalesce(limited_as, id)
 	FROM (SELECT * FROM queengate.api_keys WHERE revoked_at IS NULL) AS live`
 	sqlRevoked = `SELECT jti, expires_at FROM queengate.revoked_tokens`
 	sqlIssuers = `SELECT id, tenant_id, name, issuer, coalesce(jwks_url, ''), audience, algorithms, rules
@@ -285,7 +285,7 @@ func (c *catalogue) scanKey(rows pgx.Rows) error {
 	k := &r.key
 	var requests, requestsBurst, messages, messagesBurst *float64
 	err := rows.Scan(&k.ID, &r.cluster, &hash, &k.PublicID, &k.Name, &scopes, &notBefore, &expiresAt, &cidrs,
-		&requests, &requestsBurst, &messages, &messagesBurst)
+		&requests, &requestsBurst, &messages, &messagesBurst, &k.LimitedAs)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ type Options struct {
 	Metrics  prometheus.Registerer
 	Fleet    *quota.FleetOptions // how limits are shared with other gateways; nil: this one is alone
 	Months   quota.Months        // where monthly use is kept; nil: it begins with the gateway
+	Shelf    quota.Shelf         // what could not be saved of it when the gateway stops; nil: that is lost
 	Tracer   *tracing.Tracer     // nil: no traces
 }
 
@@ -105,6 +106,9 @@ func New(o Options) (*Gateway, error) {
 	limits := []quota.Option{quota.WithSeeder(cells), quota.WithMeasurer(cells), quota.WithRegisterer(o.Metrics)}
 	if o.Months != nil {
 		limits = append(limits, quota.WithMonths(o.Months))
+	}
+	if o.Shelf != nil {
+		limits = append(limits, quota.WithShelf(o.Shelf))
 	}
 	if o.Fleet != nil {
 		limits = append(limits, quota.WithFleet(*o.Fleet))

@@ -3,8 +3,9 @@
 -- ARGV now or "" for TIME, gateway, "beat" or "probe"
 --
 -- A gateway that decides alone only probes, with a write as every decision needs one: a heartbeat that is executed but
--- not answered in time must not count. Answers how many gateways there are, and how many of them have been silent for a
--- while: those decide alone, if they live.
+-- not answered in time must not count. Answers how many gateways there are; how many of them have been silent for three
+-- seconds, and decide alone if they live; and how many counted as dead within the last half minute: eight seconds of
+-- silence are more than a hiccup of the link, and what the dead do not use is wanted by the others.
 local now = tonumber(ARGV[1])
 if not now then
   local t = redis.call('TIME')
@@ -18,4 +19,6 @@ else
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. plain(now - 30e6))
 redis.call('PEXPIRE', KEYS[1], 120000)
-return {redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. plain(now - 3e6))}
+local function silent(us) return redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. plain(now - us)) end
+local dead = silent(8e6)
+return {redis.call('ZCARD', KEYS[1]) - dead, silent(3e6) - dead, dead}

@@ -115,8 +115,8 @@ const remeasurePause = 250 * time.Millisecond
 // Remeasure has the brokers measure the cluster after Admit refused a push because of retained bytes: the estimate does not
 // see what was deleted or retained no longer since the last measure, and counts some bytes twice. It reports whether the
 // measure is fresh, so that asking Admit once more is worthwhile; false when it was a measure that set the block, within
-// remeasurePause of the last call that measured, and when no broker answers. Callers of one cluster share one measure, and
-// wait for it as long as for a listing.
+// remeasurePause of the last call that measured, and when no broker answers: then the estimate sets the block, which like any
+// other only a measure ends. Callers of one cluster share one measure, and wait for it as long as for a listing.
 func (g *Gate) Remeasure(ctx context.Context, c *plans.Cluster) bool {
 	if g.measurer == nil || !measures(&c.Limits) {
 		return false
@@ -141,7 +141,15 @@ func (g *Gate) Remeasure(ctx context.Context, c *plans.Cluster) bool {
 	l.reading = under
 	id := l.acc.month.month
 	l.mu.Unlock()
-	return g.readBooks(ctx, c, l, under, id, false, true) == nil
+	if g.readBooks(ctx, c, l, under, id, false, true) == nil {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.acc.storage.blocked
+	l.acc.storage.block(*c.Limits.MaxRetainedBytes)
+	g.blockChanged(&l.acc.storage, was, c.Slug)
+	return false
 }
 
 // measure asks for one cluster.

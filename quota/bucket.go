@@ -29,7 +29,8 @@ const (
 // set up. Not safe for concurrent use.
 type bucket struct {
 	rate  int64 // millionths per second; 0 never refills
-	burst int64 // the level when full
+	burst int64
+	room  int64 // the level when full: the burst, or more to save up in
 	level int64 // negative: debt
 	rem   int64 // rate x time since the last whole millionth, in millionths x 1e-9; always below one second
 	at    int64 // time of level
@@ -37,7 +38,7 @@ type bucket struct {
 
 	largest int64 // what may ever be taken at once: the burst, or that of the whole fleet while it is shared out
 
-	window time.Duration // burst / rate: the time from empty to full
+	window time.Duration // room / rate: the time from empty to full
 
 	line   line // promised to refused callers
 	settle line // likewise to those that may go into debt: they need far less and must not queue behind the others
@@ -64,7 +65,7 @@ func (b *bucket) configure(rate, burst, now int64) {
 		burst = max(burst, token)
 	}
 	if !b.set {
-		*b = bucket{rate: rate, burst: burst, largest: burst, level: burst, at: now, set: true}
+		*b = bucket{rate: rate, burst: burst, room: burst, largest: burst, level: burst, at: now, set: true}
 		b.window = b.untilGrown(burst)
 		return
 	}
@@ -72,7 +73,7 @@ func (b *bucket) configure(rate, burst, now int64) {
 		return
 	}
 	b.refill(now)
-	b.rate, b.burst, b.largest, b.rem = rate, burst, burst, 0
+	b.rate, b.burst, b.room, b.largest, b.rem = rate, burst, burst, burst, 0
 	b.window = b.untilGrown(burst)
 	b.level = min(b.level, burst)
 	b.line, b.settle = line{}, line{} // promised at a speed that no longer holds
@@ -81,9 +82,15 @@ func (b *bucket) configure(rate, burst, now int64) {
 // blocked reports whether nothing will ever fit.
 func (b *bucket) blocked() bool { return b.rate == 0 || b.burst == 0 }
 
-// needs is the level at which n can be taken: a legal batch above a shared-out burst passes when that is full, and leaves
-// debt.
-func (b *bucket) needs(n int64) int64 { return min(n, b.burst) }
+// makeRoom lets a bucket that is shared out save up for n, a legal batch above its part of the burst, from what it would
+// grow anyway. It keeps the room until it is configured anew: others may wait for it.
+func (b *bucket) makeRoom(n int64) {
+	if n <= b.room || n > b.largest {
+		return
+	}
+	b.room = n
+	b.window = b.untilGrown(n)
+}
 
 // debtFloor is the lowest level that deliveries may leave.
 func (b *bucket) debtFloor() int64 { return -min(debtBursts*b.burst, debtSeconds*b.rate) }
@@ -95,12 +102,12 @@ func (b *bucket) refill(now int64) {
 		return
 	}
 	b.at = now
-	if b.level == b.burst {
+	if b.level == b.room {
 		return
 	}
 	grown, rem := growth(b.rate, dt, b.rem)
-	if grown >= b.burst-b.level {
-		b.level, b.rem = b.burst, 0
+	if grown >= b.room-b.level {
+		b.level, b.rem = b.room, 0
 		return
 	}
 	b.level, b.rem = b.level+grown, rem
@@ -139,8 +146,8 @@ func (b *bucket) debit(n, floor int64) {
 
 // give returns n that were taken and not used. Promised callers may come sooner.
 func (b *bucket) give(n int64) {
-	if b.level += n; b.level >= b.burst {
-		b.level, b.rem = b.burst, 0
+	if b.level += n; b.level >= b.room {
+		b.level, b.rem = b.room, 0
 	}
 	b.line.owed = max(0, b.line.owed-n)
 	b.settle.owed = max(0, b.settle.owed-n)
@@ -148,7 +155,7 @@ func (b *bucket) give(n int64) {
 
 // full reports that the bucket holds nothing worth remembering.
 func (b *bucket) full() bool {
-	return !b.set || (b.level >= b.burst || b.rate == 0) && b.line.left(b) == 0 && b.settle.left(b) == 0
+	return !b.set || (b.level >= b.room || b.rate == 0) && b.line.left(b) == 0 && b.settle.left(b) == 0
 }
 
 // untilGrown returns the least time after which the bucket has grown by n more.

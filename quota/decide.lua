@@ -7,7 +7,7 @@
 --
 -- KEYS  1 gateways with slots  2 slots of this gateway  3 names: meta  4 queues  5 retained bytes  6 month
 --       7.. buckets, then partitions
--- ARGV  now or "" for TIME, gateway, act (0 settle only, 1 only look, 2 decide), share, of, buckets
+-- ARGV  now or "" for TIME, gateway, act (0 settle only, 1 only look, 2 decide), share, of, died (1 or 0), buckets
 --       per bucket, in the order of evaluation: bit, own (1: of a key, 0: of the cluster), rate burst floor hint give debit
 --       owe seq held back use wish, need fit, takes (1, or 0: it is debited later), mode, line (1, or 2 for an ack), never
 --       slot: member or "", microseconds to its deadline, most, mode
@@ -18,7 +18,11 @@
 --
 -- Modes: 0 not asked, 1 enforce, 2 shadow. A bucket is one value:
 --   level rem at rate burst, two lines of promises (owed, as of): to those who must wait for the debt of acks and to acks
---   themselves; then per lease: gateway held expires seq
+--   themselves; kept; then per lease: gateway held expires seq
+--
+-- While gateways are missing the bucket refills with the share of the others, and the rest is kept: a gateway that is cut
+-- off spends as much without asking. When it is back that was its, and is forgotten; when it counts as dead it was
+-- nobody's, and returns. Level and kept together are what the bucket would have held, so neither exceeds the plan.
 --
 -- Use over time is a hash: total, what has been used; g, per gateway that holds some: gateway epoch held expires; at, when
 -- the total was measured or loaded, without which it is only what gateways have said. Of bytes also d:<hundredth of a second>,
@@ -37,8 +41,8 @@ if not now then
 end
 local gateway, act = ARGV[2], tonumber(ARGV[3])
 local me = tonumber(gateway)
-local share, of = tonumber(ARGV[4]), tonumber(ARGV[5])
-local at = 5
+local share, of, died = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1'
+local at = 6
 
 local function text()
   at = at + 1
@@ -74,13 +78,23 @@ local function grow(b, t)
   if dt <= 0 then return end
   b.at = t
   local cap = b.burst - b.out
-  if b.level >= cap then return end
-  local grown, rem = growth(speed(b), dt, b.rem)
-  if grown >= cap - b.level then
-    b.level, b.rem = cap, 0
-  else
-    b.level, b.rem = b.level + grown, rem
+  if b.level < cap then
+    local grown, rem = growth(speed(b), dt, b.rem)
+    if share < of then b.kept = b.kept + max(0, growth(b.rate, dt, 0) - grown) end
+    if grown >= cap - b.level then
+      b.level, b.rem = cap, 0
+    else
+      b.level, b.rem = b.level + grown, rem
+    end
   end
+  b.kept = max(0, min(b.kept, cap - b.level))
+end
+
+-- free ends what was kept once nobody is missing; it is never more than there is room for.
+local function free(b)
+  if share < of or b.kept == 0 then return end
+  if died then b.level = b.level + b.kept end
+  b.kept, b.dirty = 0, true
 end
 
 -- refill brings a bucket up to now, in steps: a lease keeps its place until the instant it expires.
@@ -129,7 +143,7 @@ local FIELDS = {
 }
 
 local function load(key)
-  local b = {key = key, grant = 0, out = 0, leases = {}}
+  local b = {key = key, grant = 0, out = 0, kept = 0, leases = {}}
   for _, field in ipairs(FIELDS) do b[field] = number() end
   local saved = redis.call('GET', key)
   if not saved then
@@ -138,14 +152,15 @@ local function load(key)
     local v = cmsgpack.unpack(saved)
     local rate, burst = b.rate, b.burst
     b.level, b.rem, b.at, b.rate, b.burst = v[1], v[2], v[3], v[4], v[5]
-    b.lines = {{v[6], v[7]}, {v[8], v[9]}}
-    for i = 10, #v, 4 do
+    b.lines, b.kept = {{v[6], v[7]}, {v[8], v[9]}}, v[10]
+    for i = 11, #v, 4 do
       b.leases[#b.leases + 1] = {v[i], v[i + 1], v[i + 2], v[i + 3]}
       b.out = b.out + v[i + 1]
     end
     refill(b)
+    free(b)
     if b.rate ~= rate or b.burst ~= burst then -- another plan: balances are kept, promises were made at another speed
-      b.rate, b.burst, b.rem, b.lines, b.dirty = rate, burst, 0, {{0, 0}, {0, 0}}, true
+      b.rate, b.burst, b.rem, b.kept, b.lines, b.dirty = rate, burst, 0, 0, {{0, 0}, {0, 0}}, true
       b.level = max(min(b.level, burst - b.out), b.floor)
     end
   end
@@ -168,7 +183,7 @@ local function settle(b)
     b.out, b.dirty = b.out + b.held, true
   end
   if b.hint then
-    b.level, b.dirty = min(b.level, b.hint), true
+    b.level, b.kept, b.dirty = min(b.level, b.hint), 0, true
   end
   if b.level > b.burst - b.out then b.level, b.rem = b.burst - b.out, 0 end
   if b.back + b.give > 0 then
@@ -189,7 +204,7 @@ end
 local function save(b)
   if not b.dirty then return end
   local first, second = b.lines[1], b.lines[2]
-  local v = {b.level, b.rem, b.at, b.rate, b.burst, first[1], first[2], second[1], second[2]}
+  local v = {b.level, b.rem, b.at, b.rate, b.burst, first[1], first[2], second[1], second[2], b.kept}
   for _, l in ipairs(b.leases) do
     for i = 1, 4 do v[#v + 1] = l[i] end
   end

@@ -37,7 +37,8 @@ type expression struct {
 	queueMode      int
 	partitionMode  int
 	groups         []group
-	share, of      int64
+	share, of      int64 // gateways that are heard of, and all: the rest of the rate is kept for those that are missing
+	died           int   // 1: what was kept is nobody's any more
 	leasing        bool
 	asked          uint16
 
@@ -82,6 +83,7 @@ func (f *fleet) begin(t int64, now time.Time) *expression {
 		e.of = f.gateways()
 		e.share = max(1, e.of-deaf)
 	}
+	e.died = flag(f.dead.Load() > 0)
 	return e
 }
 
@@ -199,7 +201,7 @@ func (e *expression) names(acc *account, cost wire.Cost, groups []group) {
 func (e *expression) fill(x *call, f *fleet, s *partaking) {
 	k := &s.keys
 	x.keys = append(make([]string, 0, 12), k.slots, k.ours, k.names, k.queues, k.storage, e.month.keyOr(k.months))
-	x.args = append(make([]any, 0, 96), e.now, f.name, e.act, e.share, e.of, len(e.rates))
+	x.args = append(make([]any, 0, 96), e.now, f.name, e.act, e.share, e.of, e.died, len(e.rates))
 	for i := range e.rates {
 		b := &e.rates[i]
 		x.keys = append(x.keys, b.name)

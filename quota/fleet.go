@@ -97,8 +97,10 @@ type fleet struct {
 	prefix string
 
 	size  int64        // of the fleet, at least
-	seen  atomic.Int64 // gateways, as heard last
+	seen  atomic.Int64 // gateways, as believed
+	heard atomic.Int64 // gateways, as heard last
 	deaf  atomic.Int64 // of those, the ones whose heartbeat is missing
+	dead  atomic.Int64 // gateways whose heartbeat was missing for too long, within half a minute
 	beats beats
 
 	remember func(gateways int) error // nil: nobody is told
@@ -147,6 +149,7 @@ func newFleet(g *Gate, o FleetOptions) *fleet {
 	f.pipe.observe = f.stats.observe
 	f.remember, f.told = o.Remember, int64(o.Known)
 	f.seen.Store(max(1, f.told))
+	f.heard.Store(1)
 	return f
 }
 

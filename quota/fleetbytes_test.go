@@ -301,10 +301,20 @@ func TestOneGatewayAsksForAll(t *testing.T) {
 }
 
 // scales is a broker that measures what the test says.
-type scales struct{ bytes, asked int64 }
+type scales struct {
+	bytes, asked int64
+	broken       bool
+	now          func() time.Time // its clock; nil: ahead of everybody's
+}
 
 func (s *scales) Measure(context.Context, *plans.Cluster) (Usage, error) {
 	s.asked++
+	if s.broken {
+		return Usage{}, errAway
+	}
+	if s.now != nil {
+		return Usage{RetainedBytes: s.bytes, ComputedAt: s.now()}, nil
+	}
 	return Usage{RetainedBytes: s.bytes, ComputedAt: start.Add(time.Hour + time.Duration(s.asked))}, nil
 }
 
@@ -341,6 +351,74 @@ func TestARefusalByTheEstimateIsWorthAMeasure(t *testing.T) {
 		o.pass(time.Second)
 		if last.Remeasure(t.Context(), o.cluster) {
 			t.Error("a measure that set the block is doubted")
+		}
+	})
+}
+
+// Whether a measure confirms the estimate or no broker can be asked: once it has refused a push as full, what ends the block
+// is a measure of 90 percent or less.
+func TestABlockByTheEstimateEndsAt90Percent(t *testing.T) {
+	for name, broken := range map[string]bool{"measured": false, "no broker answers": true} {
+		t.Run(name, func(t *testing.T) {
+			eachOvertime(t, false, retained(10_000), func(t *testing.T, o *overtime) {
+				broker := &scales{now: func() time.Time { return o.now }}
+				for _, g := range o.gates {
+					g.measurer = broker
+				}
+				measure := func(bytes int64) {
+					o.gates[0].Measured(o.cluster, Usage{RetainedBytes: bytes, ComputedAt: o.now, Since: o.now})
+					if o.world != nil {
+						heard(o.gates[0])
+					}
+				}
+				measure(9000)
+				for o.offer(o.gates[0], 1, 500) {
+				}
+				o.pass(time.Second)
+				last := o.gates[len(o.gates)-1]
+				refused(t, last, o.cluster, bytesOf(1), o.now, wire.StorageQuotaExceeded, plans.LimitStorage)
+				broker.bytes, broker.broken = 9000+500*o.stored, broken
+				if fresh := last.Remeasure(t.Context(), o.cluster); fresh == broken {
+					t.Fatalf("a fresh measure: %v, want %v", fresh, !broken)
+				}
+				refused(t, last, o.cluster, bytesOf(1), o.now, wire.StorageQuotaExceeded, plans.LimitStorage)
+				for _, bytes := range []int64{9999, 9001} {
+					o.pass(5 * time.Second)
+					measure(bytes)
+					for i, g := range o.gates {
+						refused(t, g, o.cluster, bytesOf(1), o.now, wire.StorageQuotaExceeded, plans.LimitStorage)
+						if asked := broker.asked; g.Remeasure(t.Context(), o.cluster) || broker.asked != asked {
+							t.Fatalf("gateway %d doubts the block", i)
+						}
+					}
+				}
+				o.pass(5 * time.Second)
+				measure(9000)
+				for i, g := range o.gates {
+					if !o.offer(g, 1, 10) {
+						t.Errorf("gateway %d refuses at 90 percent", i)
+					}
+				}
+			})
+		})
+	}
+}
+
+// An estimate that only what is in flight has brought to the cap blocks nobody for longer than it stands.
+func TestWhatIsInFlightSetsNoBlock(t *testing.T) {
+	eachOvertime(t, false, retained(10_000), func(t *testing.T, o *overtime) {
+		g := o.gates[0]
+		g.measurer = &scales{broken: true}
+		o.measure(9500)
+		a := admit(t, g, o.cluster, bytesOf(600), o.now)
+		refused(t, g, o.cluster, bytesOf(1), o.now, wire.StorageQuotaExceeded, plans.LimitStorage)
+		if g.Remeasure(t.Context(), o.cluster) {
+			t.Fatal("a measure of a broker that does not answer")
+		}
+		g.Refund(a, o.now)
+		o.pass(time.Second)
+		if !o.offer(g, 1, 10) {
+			t.Error("a push is refused for one that failed")
 		}
 	})
 }

@@ -85,6 +85,7 @@ func (f *fleet) collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(awayDesc, prometheus.GaugeValue, away)
 	deaf := f.deaf.Load()
-	ch <- prometheus.MustNewConstMetric(gatewaysDesc, prometheus.GaugeValue, float64(f.gateways()-deaf), "heard")
+	ch <- prometheus.MustNewConstMetric(gatewaysDesc, prometheus.GaugeValue, float64(f.heard.Load()-deaf), "heard")
 	ch <- prometheus.MustNewConstMetric(gatewaysDesc, prometheus.GaugeValue, float64(deaf), "missing")
+	ch <- prometheus.MustNewConstMetric(gatewaysDesc, prometheus.GaugeValue, float64(f.dead.Load()), "dead")
 }

@@ -236,17 +236,69 @@ func TestAPlanEditKeepsTheFleetsBalance(t *testing.T) {
 	})
 }
 
-// What a dead gateway had leased is lost, and nothing is admitted for it twice.
+// What a dead gateway had leased is lost, and nothing is admitted for it twice. What was kept for it while it might have
+// been cut off goes to the others: over the minute of its death all of the plan is used.
 func TestAGatewayDies(t *testing.T) {
-	eachFleet(t, false, func(_ *testing.T, r *fleetRun) {
-		r.plan(400, 400)
-		r.run(time.Second)
+	eachFleet(t, false, func(t *testing.T, r *fleetRun) {
+		r.plan(90, 180)
+		r.offered = 4 // what is sent to the dead one is lost
+		r.run(10 * time.Second)
 		if len(r.gates) > 1 {
 			r.dead[1] = true
 		}
-		r.run(3 * time.Second)
-		r.judge(0, 0.9)
+		r.run(5 * time.Second)
+		if want := int64(len(r.dead)); r.gates[0].fleet.deaf.Load() != want {
+			t.Fatalf("%d gateways are missing, want %d", r.gates[0].fleet.deaf.Load(), want)
+		}
+		r.run(45 * time.Second)
+		if r.gates[0].fleet.deaf.Load() != 0 {
+			t.Fatal("a dead gateway is missed after three quarters of a minute")
+		}
+		least := 0.99
+		if r.gates[0].fleet.leases {
+			least = 0.95
+		}
+		r.judge(0, least)
 	})
+}
+
+// What was kept for a gateway that died never comes on top of what a full bucket holds.
+func TestWhatWasKeptForTheDeadStaysWithinThePlan(t *testing.T) {
+	eachFleet(t, false, func(_ *testing.T, r *fleetRun) {
+		r.plan(100, 50)
+		r.run(time.Second)
+		r.dead[1] = true
+		for _, phase := range []struct {
+			offered float64
+			lasts   time.Duration
+		}{
+			{8, 6 * time.Second},           // it is missed, and its share kept
+			{0.1, 2500 * time.Millisecond}, // the bucket fills
+			{8, 3 * time.Second},           // and is empty when it counts as dead
+		} {
+			r.offered = phase.offered
+			r.run(phase.lasts)
+		}
+		r.judge(0, 0.7)
+	}, 3)
+}
+
+// What was kept for a gateway that is back belongs to it: it may have spent it while nobody heard of it.
+func TestWhatWasKeptIsForgottenWhenTheGatewayIsBack(t *testing.T) {
+	eachFleet(t, false, func(t *testing.T, r *fleetRun) {
+		r.plan(90, 90)
+		r.offered = 4
+		r.run(time.Second)
+		r.dead[1] = true
+		r.run(7 * time.Second)
+		r.dead[1] = false
+		r.run(2 * time.Second)
+		kept := 3 * r.requests.rate / 3 // for as many seconds, a third
+		if used := r.requests.admitted; used > r.requests.allowance-kept {
+			t.Errorf("%.0f requests were admitted, want %.0f at most", used, r.requests.allowance-kept)
+		}
+		r.judge(0, 0.85)
+	}, 3)
 }
 
 // Debt is paid by time alone: neither by idling nor by asking another gateway.

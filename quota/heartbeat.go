@@ -16,7 +16,8 @@ const (
 	// so three times in a row.
 	slotBeat = 5 * time.Second
 
-	// fleetMemory is for how long a larger fleet is believed, when Redis has come back and knows fewer gateways.
+	// fleetMemory is for how long a larger fleet is believed, when gateways have died, or Redis has come back and knows
+	// fewer of them.
 	fleetMemory = 30 * time.Second
 )
 
@@ -58,7 +59,9 @@ func (f *fleet) beat(now time.Time) {
 		f.seen.Store(n)
 		f.beats.seenAt = now
 	}
+	f.heard.Store(heard[0])
 	f.deaf.Store(heard[1])
+	f.dead.Store(heard[2])
 	f.note()
 }
 
@@ -75,7 +78,8 @@ func (f *fleet) note() {
 	}
 }
 
-// tell makes one call of beat.lua, and returns how many gateways there are and how many are missing.
+// tell makes one call of beat.lua, and returns how many gateways there are, how many of them are missing, and how many
+// have died lately.
 func (f *fleet) tell(what string, now time.Time) ([]int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.pipe.budget)
 	defer cancel()

@@ -6,10 +6,11 @@ import (
 	"github.com/queengate/queengate/plans"
 )
 
-// keyAccount is what one API key with limits of its own has used and may still use, under its cluster's plan. It lives in
-// the account of its cluster and is guarded by the same mutex, so that both are decided together.
+// keyAccount is what one API key with limits of its own has used and may still use, under its cluster's plan, together with
+// the keys it was rotated from and to: limits are of who holds them. It lives in the account of its cluster and is guarded by
+// the same mutex, so that both are decided together.
 type keyAccount struct {
-	id       uuid.UUID
+	id       uuid.UUID        // plans.Key.LimitedAs
 	limits   *plans.KeyLimits // as applied last
 	requests bucket           // set up by the first such limit
 	messages bucket
@@ -65,13 +66,13 @@ func (acc *account) key(key *plans.Key, now int64) *keyAccount {
 	if key == nil || key.Limits == nil {
 		return nil
 	}
-	k := acc.keys[key.ID]
+	k := acc.keys[key.LimitedAs]
 	if k == nil {
 		if acc.keys == nil {
 			acc.keys = make(map[uuid.UUID]*keyAccount)
 		}
-		k = &keyAccount{id: key.ID, touched: now}
-		acc.keys[key.ID] = k
+		k = &keyAccount{id: key.LimitedAs, touched: now}
+		acc.keys[key.LimitedAs] = k
 		acc.judgeKeys()
 	}
 	k.touched = max(k.touched, now)

@@ -14,7 +14,8 @@ import (
 
 // keyWith is a key with limits of its own; a rate without a burst is none.
 func keyWith(edits ...func(*plans.KeyLimits)) *plans.Key {
-	return editedKey(&plans.Key{ID: uuid.New()}, edits...)
+	id := uuid.New()
+	return editedKey(&plans.Key{ID: id, LimitedAs: id}, edits...)
 }
 
 // editedKey is the same key with other limits, as a new snapshot would hold it.
@@ -69,6 +70,26 @@ func TestARefusedKeyNeverDrainsItsSiblings(t *testing.T) {
 		if want := 100 * time.Millisecond; err.RetryAfter != want {
 			t.Fatalf("the sibling waits %v, want %v", err.RetryAfter, want)
 		}
+	})
+}
+
+// A key and the twin it was rotated to have their limits together, not each.
+func TestARotatedKeyAndItsTwinShareTheirLimits(t *testing.T) {
+	conform(t, func(t *testing.T, g ledgerUnderTest, _ *fakeSeeder) {
+		c := clusterWith(limits(requestRate(100, 200), messageRate(100, 200)))
+		old := keyWith(keyRequests(1, 4), keyMessages(1, 5))
+		twin := editedKey(old, keyRequests(1, 4), keyMessages(1, 5)) // the snapshot has limits of its own for each
+		twin.ID = uuid.New()
+		admit(t, g, c, by(old, push(3)), start)
+		admit(t, g, c, by(twin, push(2)), start)
+		refused(t, g, c, by(old, push(1)), start, wire.RateLimited, plans.LimitKeyMessages)
+		admit(t, g, c, by(twin, pop()), start)
+		admit(t, g, c, by(old, pop()), start)
+		err := refused(t, g, c, by(twin, pop()), start, wire.RateLimited, plans.LimitKeyRequests)
+		if want := time.Second; err.RetryAfter != want {
+			t.Fatalf("the twin waits %v, want %v", err.RetryAfter, want)
+		}
+		admit(t, g, c, by(keyWith(keyRequests(1, 4)), pop()), start) // another key's are its own
 	})
 }
 

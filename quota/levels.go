@@ -68,6 +68,6 @@ func (g *Gate) Snapshot(c *plans.Cluster, now time.Time) Levels {
 
 func levelOf(b *bucket) *BucketLevel {
 	return &BucketLevel{
-		PerSecond: tokens(b.rate), Burst: tokens(b.burst), Level: tokens(b.level), Promised: tokens(b.line.left(b)),
+		PerSecond: tokens(b.rate), Burst: tokens(b.room), Level: tokens(b.level), Promised: tokens(b.line.left(b)),
 	}
 }

@@ -47,15 +47,21 @@ type months struct {
 	warned *prometheus.CounterVec
 	saves  *prometheus.CounterVec
 
-	mu    sync.Mutex // guards dirty
-	dirty map[uuid.UUID]*ledger
+	shelf Shelf // nil: what cannot be saved is lost at a stop
 
-	saving sync.Mutex // held by who saves
-	folded time.Time
+	mu        sync.Mutex // guards dirty and forgotten
+	dirty     map[uuid.UUID]*ledger
+	forgotten map[uuid.UUID]struct{} // clusters counted once whose ledgers were given up since
+
+	saving   sync.Mutex // held by who saves; guards all below
+	folded   time.Time
+	recalled bool            // the shelf was read
+	left     []meter.Unsaved // of earlier lives
+	shelved  bool            // something lies on the shelf
 }
 
 func (ms *months) init() {
-	ms.dirty = map[uuid.UUID]*ledger{}
+	ms.dirty, ms.forgotten = map[uuid.UUID]*ledger{}, map[uuid.UUID]struct{}{}
 	ms.warned = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "queengate_quota_month_warnings_total", Help: "Marks of monthly allowances that were passed and told by this gateway, in percent.",
 	}, []string{"percent"})
@@ -84,21 +90,12 @@ func (ms *months) note(id uuid.UUID, l *ledger) {
 	ms.dirty[id] = l
 }
 
-// saveUntil saves each second until ctx ends, and then once more.
+// saveUntil saves at once, each second until ctx ends, and then once more.
 func (g *Gate) saveUntil(ctx context.Context) error {
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()
 	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			// Nobody can do anything about it any more, and it is no failure of the stop. A fleet's Redis has the counts.
-			if err := g.SaveMonths(context.WithoutCancel(ctx)); err != nil {
-				g.log.Error("what months have used since it was saved last is lost to the control database", "err", err)
-			}
-			return nil
-		case <-tick.C:
-		}
+	for ctx.Err() == nil {
 		switch err := g.SaveMonths(ctx); {
 		case err != nil && !failing && ctx.Err() == nil:
 			g.log.Warn("what months have used is not saved, and is kept until it is", "err", err)
@@ -107,12 +104,26 @@ func (g *Gate) saveUntil(ctx context.Context) error {
 			g.log.Info("what months have used is saved again")
 			failing = false
 		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
 	}
+	// It is no failure of the stop: a fleet's Redis has the counts, and so has the shelf.
+	switch err := g.SaveMonths(context.WithoutCancel(ctx)); {
+	case err == nil:
+	case g.months.shelved:
+		g.log.Warn("what months have used since it was saved last is kept for the next start", "err", err)
+	default:
+		g.log.Error("what months have used since it was saved last is lost to the control database", "err", err)
+	}
+	return nil
 }
 
 // SaveMonths saves what was counted since the last call, and tells whoever passed a mark of an allowance; Run does both
 // each second. What is not saved because of an error is saved with the next call: counts are saved as a whole, so that
-// none is ever counted twice. It waits for the database, for at most five seconds.
+// none is ever counted twice. What cannot be saved it puts on the shelf, and what lies there from an earlier life it saves
+// first. It waits for the database, for at most five seconds.
 func (g *Gate) SaveMonths(ctx context.Context) error {
 	ms := &g.months
 	if ms.store == nil {
@@ -122,13 +133,13 @@ func (g *Gate) SaveMonths(ctx context.Context) error {
 	defer ms.saving.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, saveBudget)
 	defer cancel()
+	errs := []error{g.recall(), g.saveLeft(ctx)}
 	ms.mu.Lock()
 	due := ms.dirty
 	ms.dirty = make(map[uuid.UUID]*ledger, len(due))
 	ms.mu.Unlock()
 
 	var batch []unsaved
-	var errs []error
 	flush := func() {
 		if len(batch) > 0 {
 			errs = append(errs, g.saveBatch(ctx, batch))
@@ -149,6 +160,7 @@ func (g *Gate) SaveMonths(ctx context.Context) error {
 	flush()
 	errs = append(errs, g.foldMonths(ctx))
 	err := errors.Join(errs...)
+	err = errors.Join(err, g.shelve(err != nil))
 	result := "ok"
 	if err != nil {
 		result = "failed"

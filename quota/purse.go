@@ -138,7 +138,7 @@ func (e *expression) loadPurses(f *fleet, l *ledger, s *partaking, r *reply) {
 	acc := &l.acc
 	if e.storage.limited {
 		st, was := &acc.storage, acc.storage.blocked
-		if e.storage.least == st.least {
+		if e.storage.least == st.least && e.storage.shut == st.shut {
 			st.least, st.shut = 0, false // it has been told
 		}
 		if s.storage.lost = !r.storage.known; r.storage.known {

@@ -71,7 +71,8 @@ func (d *decision) asks(i limit) (b *bucket, n, need int64) {
 		if b = d.bucket(i); b == nil {
 			return nil, 0, 0
 		}
-		return b, n, b.needs(n)
+		b.makeRoom(n)
+		return b, n, n
 	}
 	if !pops[d.ask.Cost] {
 		return nil, 0, 0
@@ -89,7 +90,7 @@ func checkRate(i limit) func(*decision) (standing, float64) {
 		if b.blocked() || n > b.largest || b.level < need {
 			return over, 0
 		}
-		return fits, float64(b.level-n) / float64(b.burst)
+		return fits, float64(b.level-n) / float64(b.room)
 	}
 }
 
@@ -148,24 +149,24 @@ func (d *decision) promise(i limit) time.Duration {
 	return b.promise(&b.line, n, need)
 }
 
-// reportBucket states a bucket as the headers do: a policy of burst tokens in a window of burst / rate.
+// reportBucket states a bucket as the headers do: a policy of room tokens in a window of room / rate.
 func reportBucket(b *bucket) Report {
 	if b.blocked() {
 		return Report{Limit: tokens(b.burst)}
 	}
 	return Report{
-		Limit: tokens(b.burst), Remaining: tokens(b.level), Reset: b.untilGrown(b.burst - b.level), Window: b.window,
+		Limit: tokens(b.room), Remaining: tokens(b.level), Reset: b.untilGrown(b.room - b.level), Window: b.window,
 	}
 }
 
-// limited is 429. Used is the rate that the emptied share of the burst stands for: the full rate when the bucket is
+// limited is 429. Used is the rate that the emptied share of the bucket stands for: the full rate when the bucket is
 // empty, more in debt.
 func (d *decision) limited(i limit, b *bucket, wait time.Duration) *wire.Error {
 	text, perSecond := &rateTexts[i], d.perSecond(i)
 	e := wire.Errorf(wire.RateLimited, "the %s's %s rate of %s per second (burst %s) is used up", text.owner, text.noun,
-		decimal(perSecond), decimal(tokens(b.burst)))
+		decimal(perSecond), decimal(tokens(b.room)))
 	e.RetryAfter = wait
-	used := perSecond * float64(b.burst-b.level) / float64(b.burst)
+	used := perSecond * float64(b.room-b.level) / float64(b.room)
 	e.Limit = &wire.Limit{
 		Name: limitNames[i], Limit: perSecond, Used: math.Round(used*1000) / 1000, Unit: text.unit,
 		ResetSeconds: wait.Seconds(),

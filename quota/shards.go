@@ -113,13 +113,13 @@ func (g *Gate) sweepUntil(ctx context.Context) {
 func (g *Gate) Sweep(now time.Time) (dropped int) {
 	t := g.at(now)
 	for i := range g.shards {
-		dropped += g.shards[i].drop(func(_ uuid.UUID, l *ledger) bool { return l.sweep(now, t, g.months.store != nil) })
+		dropped += g.shards[i].drop(func(id uuid.UUID, l *ledger) bool { return l.sweep(now, t, id, &g.months) })
 	}
 	return dropped
 }
 
 // sweep reports whether the ledger was given up.
-func (l *ledger) sweep(now time.Time, t int64, kept bool) bool {
+func (l *ledger) sweep(now time.Time, t int64, id uuid.UUID, ms *months) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.acc.forgetKeys(t)
@@ -128,7 +128,10 @@ func (l *ledger) sweep(now time.Time, t int64, kept bool) bool {
 	}
 	l.acc.names.forget()
 	l.desk.scratch = nil
-	l.gone = l.acc.blank(now, kept)
+	l.gone = l.acc.blank(now, ms.store != nil)
+	if m := &l.acc.month; l.gone && m.own+m.past.own > 0 && ms.store != nil {
+		ms.forget(id)
+	}
 	return l.gone
 }
 

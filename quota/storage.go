@@ -3,8 +3,9 @@ package quota
 import "time"
 
 // Retained bytes are blocked at the cap and, once a broker has measured them there, released at releasePercent of it,
-// so that a cluster at its cap does not flap. An estimate blocks only while it stands: it may count the pushes around a
-// measure twice, and a false figure must not outlive the next true one. A plan edit is judged afresh.
+// so that a cluster at its cap does not flap. An estimate blocks only while it stands and, before it refuses anybody, is
+// measured again: it may count the pushes around a measure twice, and a false figure must not outlive the next true one.
+// Where no broker answers it sets the block itself. A plan edit is judged afresh.
 const releasePercent = 90
 
 // depositsKept bounds the history of stored bytes. When a broker has not measured for longer than that many slots,
@@ -39,7 +40,7 @@ type storage struct {
 	untold   int64 // stored, and not yet told to Redis
 	untoldAt int64 // when the last of it was, on the gate's clock
 	least    int64 // what this gateway knows is retained since Redis was away, until Redis was told; 0: nothing
-	shut     bool  // and that the cluster was blocked
+	shut     bool  // that the cluster is blocked, likewise
 }
 
 // settled is what is certainly there.
@@ -88,6 +89,18 @@ func (s *storage) judge(cap *int64, fresh bool) {
 		s.blocked = true
 	case fresh || s.settled() <= releaseLevel(*cap):
 		s.blocked = false
+	}
+}
+
+// block sets the block when the estimate is at the cap without the requests of this gateway in flight. Redis hears of it
+// with the next call.
+func (s *storage) block(cap int64) {
+	switch {
+	case s.settled() < cap:
+	case s.mirrored:
+		s.shut = true
+	default:
+		s.blocked = true
 	}
 }
 

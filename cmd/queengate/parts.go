@@ -31,6 +31,7 @@ import (
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy"
 	"github.com/queengate/queengate/proxy/auth"
+	"github.com/queengate/queengate/quota"
 	"github.com/queengate/queengate/quota/meter"
 	"github.com/queengate/queengate/tls"
 	"github.com/queengate/queengate/wire"
@@ -135,7 +136,8 @@ func mebibytes(n int) int64 {
 }
 
 // newGateway assembles a gateway and the book it decides with, which is loaded: from the control database or, while that
-// is away, from its file in the data folder dir, which may be nil. The size of the fleet is kept there too.
+// is away, from its file in the data folder dir, which may be nil. The size of the fleet is kept there too, and what could
+// not be saved of months.
 func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.PrivateKey, dir *datadir.Dir, pool *pgxpool.Pool, reg *prometheus.Registry, tracer *tracing.Tracer) (*proxy.Gateway, *plans.Book, error) {
 	c := &all.Gateway
 	keys, err := c.verifier()
@@ -167,8 +169,12 @@ func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.
 	}
 	book := plans.NewBook(log.With("part", "book"), pool, 0, options...)
 	reg.MustRegister(book)
+	var shelf quota.Shelf
+	if dir != nil {
+		shelf = meter.NewFile(dir.Path("months.unsaved"))
+	}
 	g, err := proxy.New(proxy.Options{
-		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet, Months: meter.NewStore(pool), Tracer: tracer,
+		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet, Months: meter.NewStore(pool), Shelf: shelf, Tracer: tracer,
 		Config: proxy.Config{
 			Domains: c.Domains, SharedHosts: c.SharedHosts, MaxBodyBytes: c.MaxBodyBytes, MaxConns: c.MaxConns, MaxInFlight: c.MaxInFlight,
 			LongPollMax: c.LongPollMax, PopTimeout: all.PopTimeout, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key, Brokers: brokers,

@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 	"client":         {"wire"},
 	"plans":          {"internal/datadir", "internal/pg"}, // the last-known-good file is in the data folder
 	"quota":          {"quota/...", "plans", "wire"},
-	"quota/meter":    {"internal/pg", "internal/spool"},
+	"quota/meter":    {"internal/datadir", "internal/pg", "internal/spool"}, // what is not saved is in the data folder
 	"proxy":          {"proxy/...", "plans", "quota/...", "wire", "internal/fair", "internal/httpkit", "internal/obs", "internal/tracing"},
 	"proxy/auth":     {"plans", "wire", "internal/bearer", "internal/pg"},
 	"proxy/wipe":     {"plans", "wire", "internal/pg"},

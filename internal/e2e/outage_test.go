@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -326,19 +327,39 @@ func merge(a, b m) m {
 }
 
 // TestTheControlDatabaseStops: gateways serve what they know from memory and, killed and started again, from their file;
-// whom they do not know they refuse. A gateway that never knew anything says why it does not start. When the database is
-// back it is followed again.
+// whom they do not know they refuse. What they counted of a month is not lost. A gateway that never knew anything says why
+// it does not start. When the database is back it is followed again.
 func TestTheControlDatabaseStops(t *testing.T) {
 	t.Parallel()
 	control := pgtest.NewServer(t, nil)
 	f := startFleetApart(t, pgtest.DSN(t), control.DSN(), 1)
+	var pushed int64
+	push := func(n int, what string) (limit string) {
+		t.Helper()
+		r, err := f.call(t.Context(), n, "POST", "/api/v1/push", items("q", "p", what+fmt.Sprint(n), 1))
+		if err != nil || r.status != http.StatusCreated {
+			t.Errorf("%s, gateway %d: %v %d %s", what, n, err, r.status, r.body)
+			return ""
+		}
+		pushed++
+		return r.header.Get("X-Queen-Limit-Name")
+	}
 	serves := func(what string) {
 		t.Helper()
 		for n := range f.gateways {
-			if r, err := f.call(t.Context(), n, "POST", "/api/v1/push", items("q", "p", what+fmt.Sprint(n), 1)); err != nil || r.status != http.StatusCreated {
-				t.Errorf("%s, gateway %d: %v %d %s", what, n, err, r.status, r.body)
-			}
+			push(n, what)
 		}
+	}
+	if _, err := f.db.Exec(t.Context(), "SELECT queengate.set_limit_override($1::uuid, $2)", f.cluster,
+		strings.Replace(unlimited, `"monthly_msgs_quota":null`, `"monthly_msgs_quota":1000`, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for n := range f.gateways {
+		tries := 0
+		eventually(t, 20*time.Second, "the allowance", func() bool {
+			tries++
+			return push(n, fmt.Sprint("allowance", tries)) == "month"
+		})
 	}
 	away := func(want float64) {
 		t.Helper()
@@ -350,11 +371,22 @@ func TestTheControlDatabaseStops(t *testing.T) {
 	}
 	serves("before")
 	away(0)
+	written := func(file string) {
+		t.Helper()
+		for _, g := range f.gateways {
+			eventually(t, 60*time.Second, file, func() bool {
+				_, err := os.Stat(filepath.Join(g.args[len(g.args)-1], file))
+				return err == nil
+			})
+		}
+	}
+	written("control.book")
 	f.db.Reset()
 	control.Stop()
 	away(1)
 	serves("from memory")
 
+	written("months.unsaved")
 	began := time.Now()
 	for _, g := range f.gateways {
 		g.Kill()
@@ -401,6 +433,16 @@ func TestTheControlDatabaseStops(t *testing.T) {
 	control.Start()
 	away(0)
 	serves("again")
+	eventually(t, 20*time.Second, "the month to be saved, of every life", func() bool {
+		var saved int64
+		if err := f.db.QueryRow(t.Context(), "SELECT coalesce(sum(messages), 0)::bigint FROM queengate.usage_months").Scan(&saved); err != nil {
+			t.Fatal(err)
+		}
+		if saved > pushed {
+			t.Fatalf("%d messages were saved, and %d were pushed", saved, pushed)
+		}
+		return saved == pushed
+	})
 	if _, err := f.db.Exec(t.Context(), "SELECT queengate.revoke_api_key(cluster_id, id) FROM queengate.api_keys"); err != nil {
 		t.Fatal(err)
 	}

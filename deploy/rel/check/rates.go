@@ -14,9 +14,10 @@ import (
 const (
 	// editTime is how long an edit of a plan may take to reach every gateway; meanwhile either plan may be in force.
 	editTime = 2 * time.Second
-	// cutOff is how many seconds of its part of the rate a gateway may spend after it has lost Redis while others have
-	// not: it is missed after three, and beats once a second. See docs/design/fleet-limits.md.
-	cutOff = 5
+	// cutOff is for how long a gateway may spend its part of the rate after it has lost Redis while others have not: it is
+	// missed after three seconds, and beats once a second. It counts as dead after eight, of which one may lie before the
+	// cut, and then spends its part for as long as it is cut off. See docs/design/fleet-limits.md.
+	cutOff, countsAsDead = 5 * time.Second, 7 * time.Second
 	// awayTime is how long a gateway may take to know that Redis is away.
 	awayTime = time.Second
 	// sliceTime is how finely offered load is looked at, and leastTime the shortest load that says something of use.
@@ -89,6 +90,14 @@ func (t *tariff) burst(from, to int64) (most float64) {
 	return most
 }
 
+// rate is the largest there is.
+func (t *tariff) rate() (most float64) {
+	for _, s := range t.spans {
+		most = max(most, s.rate)
+	}
+	return most
+}
+
 // steady reports whether one plan was in force, and its rate.
 func (t *tariff) steady(from, to int64) (rate float64, ok bool) {
 	n := 0
@@ -110,9 +119,9 @@ func (j *judge) rates(c *hist.Cluster, asks []*ask) {
 		}
 		t := b.tariff(c, j.gates.edits[c.Name])
 		admitted := slices.DeleteFunc(byInvocation(asks), func(a *ask) bool { return a.kind != hist.OK || b.cost(a) == 0 || a.Does == hist.DoesAck })
-		j.windows(c, b, t, admitted, 1, func(from, to int64, t *tariff) float64 { return j.allowance(from, to, b, t, admitted) })
+		j.windows(c, b, t, admitted, 1, func(from, to int64, t *tariff) float64 { return j.allowance(from, to, b, t, asks) })
 		for _, f := range j.faults.all {
-			j.alone(c, b, t, admitted, f)
+			j.alone(c, b, t, asks, admitted, f)
 		}
 		j.utilisation(c, b, t, asks)
 	}
@@ -156,47 +165,56 @@ func (j *judge) windows(c *hist.Cluster, b *bucket, t *tariff, admitted []*ask, 
 	}
 }
 
-// allowance is what faults may add to a window: for each absence of Redis one burst, and what every gateway's largest batch
-// is more than its part of the burst, since that passes on a full part and leaves debt; and for a gateway that is cut off,
-// or says that it decided alone though nobody had cut it off, its part of it.
-func (j *judge) allowance(from, to int64, b *bucket, t *tariff, admitted []*ask) (sum float64) {
+// allowance is what faults may add to a window: for each absence of Redis one burst, and to a window that begins within it
+// what every gateway may have saved up; and for a gateway that is cut off, or says that it decided alone though nobody had
+// cut it off, its part of the burst and of the rate.
+func (j *judge) allowance(from, to int64, b *bucket, t *tariff, asks []*ask) (sum float64) {
 	n := float64(max(1, len(j.header.Topology.Gateways)))
-	burst, rate := t.burst(from, to), 0.0
-	for _, s := range t.spans {
-		rate = max(rate, s.rate)
-	}
-	part := (burst + cutOff*rate) / n
-	felt := false
-	for _, f := range j.faults.all {
-		switch {
-		case f.Name != "N20" || f.began >= to || f.ended != never && f.ended+int64(awayTime) <= from:
-			continue
-		case f.Target == "redis":
-			sum += burst
-		default:
-			sum += part
+	burst, rate := t.burst(from, to), t.rate()
+	part := func(began, ended int64) float64 {
+		lasts := time.Duration(min(ended, to) - began)
+		if lasts < countsAsDead {
+			lasts = cutOff
 		}
-		felt = true
+		return (burst + lasts.Seconds()*rate) / n
+	}
+	for _, f := range j.faults.all {
+		ended := f.ended
+		if ended != never {
+			ended += int64(awayTime)
+		}
+		switch {
+		case f.Name != "N20" || f.began >= to || ended <= from:
+		case f.Target != "redis":
+			sum += part(f.began, ended)
+		default:
+			sum += burst
+			for _, node := range j.header.Topology.Gateways {
+				sum += saved(b, asks, node, burst/n, rate/n, f.began, from)
+			}
+		}
 	}
 	for _, a := range j.gates.absences {
 		if a.from < to && a.to > from {
-			sum += part
-			felt = true
+			sum += part(a.from, a.to)
 		}
-	}
-	if !felt {
-		return 0
-	}
-	largest := map[string]float64{}
-	for _, a := range admitted {
-		if a.answer.Mode == "local" && a.ret > from && a.inv < to {
-			largest[a.node] = max(largest[a.node], b.cost(a)-burst/n)
-		}
-	}
-	for _, debt := range largest {
-		sum += max(0, debt)
 	}
 	return sum
+}
+
+// saved is what a gateway that decides alone since a time may have saved up at another for batches that are more than its
+// part of the burst: not more than the largest that it was asked for, nor than its part of the rate has yielded.
+func saved(b *bucket, asks []*ask, node string, part, rate float64, since, at int64) float64 {
+	if at <= since {
+		return 0
+	}
+	largest := 0.0
+	for _, a := range asks {
+		if a.node == node && a.inv < at && a.ret > since {
+			largest = max(largest, b.cost(a))
+		}
+	}
+	return max(0, min(largest-part, rate*time.Duration(at-since).Seconds()))
 }
 
 // absence is a time in which one gateway decided alone.
@@ -224,9 +242,9 @@ func (j *judge) absences() {
 	}
 }
 
-// alone judges the part of C1 that each gateway has by itself: while Redis is away it admits its part of the plan, and at
-// most one batch in debt.
-func (j *judge) alone(c *hist.Cluster, b *bucket, t *tariff, admitted []*ask, f *fault) {
+// alone judges the part of C1 that each gateway has by itself: while Redis is away it admits its part of the plan, and what
+// it has saved up of it.
+func (j *judge) alone(c *hist.Cluster, b *bucket, t *tariff, asks, admitted []*ask, f *fault) {
 	if f.Name != "N20" || f.Target != "redis" || f.Action == "flush" || f.observed == never {
 		return
 	}
@@ -235,11 +253,9 @@ func (j *judge) alone(c *hist.Cluster, b *bucket, t *tariff, admitted []*ask, f 
 		own := slices.DeleteFunc(slices.Clone(admitted), func(a *ask) bool {
 			return a.node != node || a.inv < f.observed+int64(awayTime) || a.ret > f.over() || a.answer.Mode != "local"
 		})
-		largest := 0.0
-		for _, a := range own {
-			largest = max(largest, b.cost(a))
-		}
-		j.windows(c, b, t, own, 1/n, func(int64, int64, *tariff) float64 { return largest })
+		j.windows(c, b, t, own, 1/n, func(from, to int64, t *tariff) float64 {
+			return saved(b, asks, node, t.burst(from, to)/n, t.rate()/n, f.began, from)
+		})
 	}
 }
 

@@ -80,7 +80,8 @@ END
 $$;
 
 -- set_api_key_limits gives a key limits of its own, under those of its cluster, live: rates and bursts per second by the
--- names of plans. An absent name keeps its value, null lifts the limit, zero blocks the key.
+-- names of plans. An absent name keeps its value, null lifts the limit, zero blocks the key. A key that was rotated and its
+-- twins have them together, whichever is named.
 CREATE OR REPLACE FUNCTION queengate.set_api_key_limits(p_cluster uuid, p_key uuid, p_limits jsonb) RETURNS void
 LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -103,7 +104,9 @@ BEGIN
         RAISE EXCEPTION 'a burst below 1 would let nothing through: %', p_limits USING ERRCODE = 'invalid_parameter_value';
     END IF;
     UPDATE queengate.api_keys SET (max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst)
-        = (v_new.max_req_per_sec, v_new.req_burst, v_new.max_msgs_per_sec, v_new.msgs_burst) WHERE id = p_key;
+        = (v_new.max_req_per_sec, v_new.req_burst, v_new.max_msgs_per_sec, v_new.msgs_burst)
+        WHERE cluster_id = p_cluster AND revoked_at IS NULL
+          AND coalesce(limited_as, id) = coalesce(v_old.limited_as, v_old.id);
     v_was := jsonb_build_object('max_req_per_sec', v_old.max_req_per_sec, 'req_burst', v_old.req_burst,
         'max_msgs_per_sec', v_old.max_msgs_per_sec, 'msgs_burst', v_old.msgs_burst);
     v_is := jsonb_build_object('max_req_per_sec', v_new.max_req_per_sec, 'req_burst', v_new.req_burst,
@@ -113,8 +116,8 @@ BEGIN
 END
 $$;
 
--- rotate_api_key mints a twin with the same name, scopes, addresses and limits (each key counts by itself), and lets the old key live for p_overlap more
--- (never longer than it would have). Without p_expires_at the twin lives as long as the old key was meant to.
+-- rotate_api_key mints a twin with the same name, scopes, addresses and limits, which both have together, and lets the old key
+-- live for p_overlap more (never longer than it would have). Without p_expires_at the twin lives as long as the old key was meant to.
 CREATE OR REPLACE FUNCTION queengate.rotate_api_key(
     p_cluster uuid, p_key uuid, p_hash bytea, p_public_id text, p_overlap interval DEFAULT '1 day',
     p_expires_at timestamptz DEFAULT NULL) RETURNS uuid
@@ -140,8 +143,8 @@ BEGIN
     END IF;
     v_expires := coalesce(p_expires_at, now() + (v_old.expires_at - greatest(v_old.created_at, v_old.not_before)));
     v_id := queengate.issue_api_key(p_cluster, v_old.name, p_hash, p_public_id, v_old.scopes, NULL, v_expires, v_old.allowed_cidrs);
-    UPDATE queengate.api_keys SET (rotated_from, max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst)
-        = (p_key, v_old.max_req_per_sec, v_old.req_burst, v_old.max_msgs_per_sec, v_old.msgs_burst) WHERE id = v_id;
+    UPDATE queengate.api_keys SET (rotated_from, limited_as, max_req_per_sec, req_burst, max_msgs_per_sec, msgs_burst)
+        = (p_key, coalesce(v_old.limited_as, p_key), v_old.max_req_per_sec, v_old.req_burst, v_old.max_msgs_per_sec, v_old.msgs_burst) WHERE id = v_id;
     UPDATE queengate.api_keys SET expires_at = least(expires_at, now() + p_overlap) WHERE id = p_key;
     PERFORM queengate.audit((queengate.cluster(p_cluster)).tenant_id, p_cluster, 'api_key_rotated', p_key::text,
         jsonb_build_object('public_id', v_old.public_id, 'twin', v_id, 'twin_public_id', p_public_id, 'overlap', p_overlap));
