@@ -68,7 +68,7 @@ func (b *Broker) listMessages(x *exchange) error {
 	if !after.created.IsZero() && after.created.Before(f.Before) {
 		f.Before = after.created.Add(time.Microsecond)
 	}
-	br := &browse{b: b, tenant: x.who.tenant, status: status, after: after, skip: skip, limit: limit}
+	br := &browse{b: b, tenant: x.who.tenant, blind: x.who.blind, status: status, after: after, skip: skip, limit: limit}
 	ctx, cancel := b.database()
 	defer cancel()
 	if err := br.run(ctx, f); err != nil {
@@ -85,6 +85,7 @@ var farFuture = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 type browse struct {
 	b      *Broker
 	tenant uuid.UUID
+	blind  bool // payloads are withheld
 	status string
 	after  place // the page begins behind it; zero: with the newest
 	skip   int
@@ -283,7 +284,7 @@ func (br *browse) open(ctx context.Context) error {
 				return fmt.Errorf("segment %d of partition %d cannot be opened: %w", s.Base, row.lane.ID, err)
 			}
 			row.frame = r.Frame(int(row.at - s.Base))
-			row.shown = br.b.show(row.lane.BrowseLane, &row.frame)
+			row.shown = br.b.show(row.lane.BrowseLane, &row.frame, br.blind)
 			if bytes += len(row.shown.payload); bytes > maxPageBytes && i > 0 {
 				br.cut(i)
 				return nil

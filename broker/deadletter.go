@@ -47,7 +47,7 @@ func (b *Broker) listDeadLetters(x *exchange) error {
 			if i > 0 {
 				dst = append(dst, ',')
 			}
-			dst = b.appendLetter(dst, x.who.tenant, &page[i])
+			dst = b.appendLetter(dst, &x.who, &page[i])
 		}
 		dst = appendInt(dst, `],"pagination":{"limit":`, int64(limit))
 		dst = appendInt(dst, `,"offset":`, int64(skip))
@@ -70,8 +70,8 @@ func letterFilter(q *wire.Args) store.LetterFilter {
 	}
 }
 
-func (b *Broker) appendLetter(dst []byte, tenant uuid.UUID, l *store.Letter) []byte {
-	shown := b.showLetter(tenant, l)
+func (b *Broker) appendLetter(dst []byte, who *identity, l *store.Letter) []byte {
+	shown := b.showLetter(who.tenant, l, who.blind)
 	dst = append(dst, `{"id":`...)
 	dst = wire.AppendUUID(dst, l.ID)
 	dst = append(dst, `,"transactionId":`...)

@@ -96,19 +96,26 @@ func (b *Broker) unseal(at *seal.Place, transactionID string, envelope []byte) (
 
 // shown is a payload as browsing shows it.
 type shown struct {
-	payload   []byte // nil: gone, or it could not be decrypted
+	payload   []byte // nil: gone, withheld, or it could not be decrypted
 	encrypted bool   // as it is stored
+	withheld  bool   // the reader may not see it
 	fault     string // why it could not be decrypted
 }
 
-// show opens the payload of a message for a reader who sees what can be seen.
-func (b *Broker) show(lane *store.BrowseLane, f *segment.Frame) shown {
+// show opens the payload of a message for a reader who sees what can be seen, or is blind to payloads.
+func (b *Broker) show(lane *store.BrowseLane, f *segment.Frame, blind bool) shown {
+	if blind {
+		return shown{encrypted: f.Encrypted, withheld: true}
+	}
 	at := seal.Place{Tenant: lane.Queue.Tenant, Queue: lane.Queue.Name, Partition: lane.ID}
 	payload, err := b.payload(&at, f)
 	return show(payload, f.Encrypted, err)
 }
 
-func (b *Broker) showLetter(tenant uuid.UUID, l *store.Letter) shown {
+func (b *Broker) showLetter(tenant uuid.UUID, l *store.Letter, blind bool) shown {
+	if blind {
+		return shown{encrypted: seal.Is(l.Payload), withheld: true}
+	}
 	payload, err := b.letterPayload(tenant, l)
 	return show(payload, seal.Is(l.Payload), err)
 }
@@ -121,10 +128,13 @@ func show(payload []byte, encrypted bool, err error) shown {
 	return s
 }
 
-// append appends what there is to say of the payload's encryption.
+// append appends what there is to say of a payload: its encryption, and why it is not there.
 func (s *shown) append(dst []byte) []byte {
 	dst = append(dst, `,"isEncrypted":`...)
 	dst = appendBool(dst, s.encrypted)
+	if s.withheld {
+		dst = append(dst, `,"payloadWithheld":true`...)
+	}
 	if s.fault != "" {
 		dst = append(dst, `,"payloadError":`...)
 		dst = wire.AppendString(dst, s.fault)

@@ -20,6 +20,7 @@ type identity struct {
 	subject string
 	access  wire.Access
 	caps    store.Caps
+	blind   bool // payloads are withheld
 }
 
 // verifier turns a request's credentials into an identity.
@@ -76,7 +77,8 @@ func (v *verifier) identify(h *fasthttp.RequestHeader, path []byte, r *wire.Rout
 	if err != nil {
 		return identity{}, err
 	}
-	if !claims.Access.Admits(r.Access) {
+	// Whoever consumes is given payloads: a gateway lets nobody consume who may not see them.
+	if !claims.Access.Admits(r.Access) || claims.WithholdPayloads && r.Class == wire.ClassConsume {
 		return identity{}, errNoPermission
 	}
 	if r.Tenant && stated != claims.Tenant {
@@ -84,7 +86,7 @@ func (v *verifier) identify(h *fasthttp.RequestHeader, path []byte, r *wire.Rout
 	}
 	return identity{
 		tenant: claims.Tenant, cluster: claims.Cluster, subject: claims.Subject, access: claims.Access,
-		caps: capsOf(&claims),
+		caps: capsOf(&claims), blind: claims.WithholdPayloads,
 	}, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/internal/fair"
 	"github.com/queengate/queengate/wire"
@@ -185,6 +186,29 @@ func TestCapsOfTheTokenRefuseTheWholeRequest(t *testing.T) {
 	names = w.do("GET", "/internal/v1/tenants/"+tenant.String()+"/names?limit=2&after_queue=b&after_partition=Default", "", internal...).want(t, 200)
 	if names.body != `{"names":[],"more":false}` {
 		t.Error(names.body)
+	}
+}
+
+// A token that is remembered ends when it says, like one that is new (W19: there it never ends).
+func TestARememberedTokenEndsInTime(t *testing.T) {
+	t.Parallel()
+	m := newMint(t)
+	w := setup(t, m.tenancy)
+	tenant, now := uuid.New(), time.Now()
+	var h fasthttp.RequestHeader
+	h.Set(wire.HeaderTenant, tenant.String())
+	h.Set("Authorization", m.token(wire.CellClaims{Tenant: tenant, Access: wire.AccessReadWrite, Expires: now.Add(time.Minute)}))
+	route, _, err := wire.Match("POST", []byte("/api/v1/push"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := w.b.verifier.identify(&h, nil, route, now); err != nil {
+			t.Errorf("while it is good: %v", err)
+		}
+	}
+	if _, err := w.b.verifier.identify(&h, nil, route, now.Add(2*time.Minute)); wire.AsError(err) == nil || wire.AsError(err).Code != wire.Unauthorized {
+		t.Errorf("afterwards: %v", err)
 	}
 }
 

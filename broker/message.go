@@ -42,9 +42,9 @@ func (b *Broker) getMessage(x *exchange) error {
 		}
 		row.state = read.standing(m.Offset, l != nil)
 		row.id, row.offset, row.base, row.created = segment.MessageID(m.CreatedAt, m.Offset, lane.ID), m.Offset, m.Base, m.CreatedAt
-		row.frame, row.shown = m.Frame, b.show(lane, &m.Frame)
+		row.frame, row.shown = m.Frame, b.show(lane, &m.Frame, x.who.blind)
 	case l != nil:
-		row = b.deadRow(lane, l)
+		row = b.deadRow(lane, l, x.who.blind)
 		row.state = read.standing(l.Offset, true)
 	default:
 		return wire.Errorf(wire.NotFound, "Message not found")
@@ -96,10 +96,10 @@ func (b *Broker) getMessage(x *exchange) error {
 }
 
 // deadRow shows a dead letter as the message it was. Its segment may be gone, so the letter is its own.
-func (b *Broker) deadRow(lane *store.BrowseLane, l *store.Letter) messageRow {
+func (b *Broker) deadRow(lane *store.BrowseLane, l *store.Letter, blind bool) messageRow {
 	return messageRow{
 		lane: lane, state: standing{status: statusDead}, id: l.MessageID, transactionID: l.TransactionID, offset: l.Offset,
-		base: l.Offset, created: l.CreatedAt, shown: b.showLetter(lane.Queue.Tenant, l), retries: l.RetryCount,
+		base: l.Offset, created: l.CreatedAt, shown: b.showLetter(lane.Queue.Tenant, l, blind), retries: l.RetryCount,
 	}
 }
 
@@ -137,7 +137,7 @@ func (b *Broker) listDeadMessages(x *exchange, f *store.BrowseFilter, cursor str
 		if f.Namespace != "" && f.Namespace != o.Namespace || f.Task != "" && f.Task != o.Task {
 			continue
 		}
-		row := b.deadRow(lane, l)
+		row := b.deadRow(lane, l, x.who.blind)
 		read := readingOf(lane)
 		row.state = read.standing(l.Offset, true)
 		rows = append(rows, row)

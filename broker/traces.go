@@ -47,6 +47,7 @@ type traceRow struct {
 	Worker    string          `json:"worker_id"`
 	CreatedAt millis          `json:"created_at"`
 	Names     []string        `json:"trace_names"`
+	Withheld  bool            `json:"data_withheld,omitempty"` // data is there, and not for this reader
 }
 
 // namedTraceRow is an event found by its name.
@@ -59,8 +60,14 @@ type namedTraceRow struct {
 	Payload       *struct{} `json:"message_payload"` // always null: the message may be gone
 }
 
-func rowOf(t *store.Trace) traceRow {
-	return traceRow{t.ID, t.Event, json.RawMessage(t.Data), t.Group, t.Worker, millis(t.Created), t.Names}
+// rowOf shows an event. What a consumer notes beside a message may well be taken from it, so its data is for who may see
+// payloads.
+func rowOf(t *store.Trace, blind bool) traceRow {
+	row := traceRow{ID: t.ID, EventType: t.Event, Data: t.Data, Group: t.Group, Worker: t.Worker, CreatedAt: millis(t.Created), Names: t.Names}
+	if blind {
+		row.Data, row.Withheld = nil, true
+	}
+	return row
 }
 
 // tracesOfMessage answers with the events of a message, oldest first; an unknown message has none.
@@ -74,7 +81,7 @@ func (b *Broker) tracesOfMessage(x *exchange) error {
 			return err
 		}
 		for i := range found {
-			rows = append(rows, rowOf(&found[i]))
+			rows = append(rows, rowOf(&found[i], x.who.blind))
 		}
 	}
 	return x.answer(struct {
@@ -100,7 +107,7 @@ func (b *Broker) tracesByName(x *exchange) error {
 	rows := make([]namedTraceRow, len(found))
 	for i := range found {
 		t := &found[i]
-		rows[i] = namedTraceRow{rowOf(t), t.TransactionID, t.Partition, t.Queue, t.PartitionName, nil}
+		rows[i] = namedTraceRow{rowOf(t, x.who.blind), t.TransactionID, t.Partition, t.Queue, t.PartitionName, nil}
 	}
 	return x.answer(struct {
 		Traces     []namedTraceRow `json:"traces"`

@@ -18,7 +18,8 @@ type DeadLetter struct {
 	Group            string          `json:"consumerGroup"`
 	Reason           string          `json:"errorMessage"` // of the last failure
 	RetryCount       int             `json:"retryCount"`
-	Data             json.RawMessage `json:"data"` // null when retention has removed it
+	Data             json.RawMessage `json:"data"`            // null when retention has removed it, or the key may not see it:
+	Withheld         bool            `json:"payloadWithheld"` // it has neither the scope consume nor read:payload
 	MessageID        string          `json:"messageId"`
 	Offset           int64           `json:"offset"`
 	MessageCreatedAt time.Time       `json:"messageCreatedAt"`

@@ -62,9 +62,10 @@ const (
 	ScopeConsume
 	ScopeAdmin
 	ScopeRead
+	ScopeReadPayload // ScopeRead, and payloads beside it; who may consume sees them anyway
 )
 
-var scopeNames = [...]string{"produce", "consume", "admin", "read"}
+var scopeNames = [...]string{"produce", "consume", "admin", "read", "read:payload"}
 
 // ParseScopes returns the set of the named scopes; unknown names grant nothing.
 func ParseScopes(names []string) Scope {

@@ -195,7 +195,7 @@ func TestWords(t *testing.T) {
 	if ParseRole("owner") != RoleNone || ParseRole("") != RoleNone {
 		t.Error("an unknown role is none")
 	}
-	full := ScopeProduce | ScopeConsume | ScopeAdmin | ScopeRead
+	full := ScopeProduce | ScopeConsume | ScopeAdmin | ScopeRead | ScopeReadPayload
 	if got := ParseScopes(full.Names()); got != full {
 		t.Errorf("scopes %v are read as %v", full.Names(), got.Names())
 	}

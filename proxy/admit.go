@@ -96,7 +96,7 @@ func (g *Gateway) judgeBody(rh *fasthttp.RequestHeader, ex *exchange) *wire.Erro
 	}
 	size := int64(rh.ContentLength()) // negative: chunked
 	if limit := g.bodyLimit(ex.route, ex.cluster); size > limit.bytes || limit.blocks() {
-		return limit.refuse(max(size, 0))
+		return g.refuseBody(ex, limit, max(size, 0))
 	}
 	return nil
 }

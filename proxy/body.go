@@ -164,6 +164,14 @@ func (l bodyLimit) refuse(size int64) *wire.Error {
 	return e
 }
 
+// refuseBody refuses and counts a body of which size bytes are announced or read.
+func (g *Gateway) refuseBody(ex *exchange, limit bodyLimit, size int64) *wire.Error {
+	if limit.planned {
+		g.gate.BodyOver(ex.cluster)
+	}
+	return limit.refuse(size)
+}
+
 func overloaded(detail string) *wire.Error {
 	return &wire.Error{Code: wire.GatewayOverloaded, Detail: detail, RetryAfter: time.Second, Close: true}
 }
@@ -199,7 +207,7 @@ func (g *Gateway) readBody(ctx *fasthttp.RequestCtx, c *clientConn) (*bodyBuffer
 		n, err := stream.Read(buf.b[len(buf.b):cap(buf.b)])
 		buf.b = buf.b[:len(buf.b)+n]
 		if size := int64(len(buf.b)); size > limit.bytes {
-			return fail(limit.refuse(size))
+			return fail(g.refuseBody(ex, limit, size))
 		}
 		switch {
 		case err == nil:

@@ -59,7 +59,7 @@ func (cs *Cells) ask(ctx context.Context, p *pool, as *plans.Cluster, method, pa
 		return fmt.Errorf("cell %s has no ready broker", p.cell)
 	}
 	now := time.Now()
-	tok, err := cs.tokens.of(as, wire.AccessInternal, subjectGateway, now)
+	tok, err := cs.tokens.of(as, wire.AccessInternal, subjectGateway, false, now)
 	if err != nil {
 		return err
 	}

@@ -77,6 +77,9 @@ func (g *Gateway) finish(ex *exchange, status int, code wire.Code, limit string,
 		RequestID: ex.id, Status: status, Code: string(code), Limit: limit, Duration: now.Sub(ex.start),
 		BytesIn: ex.bytesIn, BytesOut: bytesOut, Principal: ex.subject, Err: ex.cause,
 	}
+	if ex.report.Shadowed {
+		a.Shadow = ex.report.Name
+	}
 	if ex.route != nil {
 		a.Method, a.Route = ex.route.Method, ex.route.Pattern
 	}

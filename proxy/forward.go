@@ -14,6 +14,7 @@ import (
 
 	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/internal/tracing"
+	"github.com/queengate/queengate/proxy/auth"
 	"github.com/queengate/queengate/quota"
 	"github.com/queengate/queengate/wire"
 )
@@ -113,11 +114,13 @@ func cutOff(err error) bool {
 
 // route finds what every forward needs; its failures are ours, and nothing was sent.
 func (g *Gateway) route(ex *exchange) (*pool, *cellToken, *wire.Error) {
-	p, err := g.pools.of(g.book.Snapshot(), ex.cluster.Cell)
+	snap := g.book.Snapshot()
+	p, err := g.pools.of(snap, ex.cluster.Cell)
 	if err != nil {
 		return nil, nil, wire.Wrap(wire.BrokerUnavailable, err)
 	}
-	tok, err := g.tokens.of(ex.cluster, ex.route.Access, ex.subject, ex.start)
+	blind := !auth.SeesPayloads(snap, &ex.principal, ex.cluster)
+	tok, err := g.tokens.of(ex.cluster, ex.route.Access, ex.subject, blind, ex.start)
 	if err != nil {
 		return nil, nil, wire.Wrap(wire.Internal, err)
 	}

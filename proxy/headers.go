@@ -35,6 +35,7 @@ type tokenKey struct {
 	cluster uuid.UUID
 	access  wire.Access
 	subject string
+	blind   bool // payloads are withheld
 }
 
 // cellTokens mints and remembers tokens. Safe for concurrent use.
@@ -59,10 +60,10 @@ func newCellTokens(key ed25519.PrivateKey) *cellTokens {
 	return &cellTokens{key: key, byKey: map[tokenKey]*cellToken{}}
 }
 
-// of returns a token that names the cluster's tenant and caps, the subject and the least access level of a route. A
-// changed plan is a new *plans.Cluster, hence a new token.
-func (t *cellTokens) of(c *plans.Cluster, access wire.Access, subject string, now time.Time) (*cellToken, error) {
-	k := tokenKey{c.ID, access, subject}
+// of returns a token that names the cluster's tenant and caps, the subject, the least access level of a route, and whether
+// its bearer is blind to payloads. A changed plan is a new *plans.Cluster, hence a new token.
+func (t *cellTokens) of(c *plans.Cluster, access wire.Access, subject string, blind bool, now time.Time) (*cellToken, error) {
+	k := tokenKey{c.ID, access, subject, blind}
 	t.mu.RLock()
 	tok := t.byKey[k]
 	t.mu.RUnlock()
@@ -70,7 +71,7 @@ func (t *cellTokens) of(c *plans.Cluster, access wire.Access, subject string, no
 		return tok, nil
 	}
 	claims := wire.CellClaims{
-		Subject: subject, Tenant: c.BrokerTenant, Cluster: c.Slug, Access: access, Expires: now.Add(tokenLife),
+		Subject: subject, Tenant: c.BrokerTenant, Cluster: c.Slug, Access: access, WithholdPayloads: blind, Expires: now.Add(tokenLife),
 		RequestsPerSecond: c.Limits.RequestsPerSecond, // whatever its mode: it is the tenant's weight
 	}
 	if c.Limits.Mode(plans.LimitQueues) == plans.Enforce {

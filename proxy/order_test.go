@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -288,6 +289,37 @@ func TestUsageIsFollowed(t *testing.T) {
 	}
 }
 
+// W11: cells are asked side by side, so one that does not answer delays no other.
+func TestACellThatHangsDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	var second *scripted
+	w := setup(t, options{facts: func(w *world) {
+		second = newScripted(t, nil)
+		w.facts.Cells = append(w.facts.Cells, &plans.Cell{Slug: "c2", BaseURL: "http://" + second.address, Status: "active"})
+		w.cluster.Limits.MaxRetainedBytes, w.other.Limits.MaxRetainedBytes = one(int64(1000)), one(int64(1000))
+		w.other.Cell = "c2"
+	}})
+	hold := make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
+	defer release()
+	hangs := fasthttp.RequestHandler(func(ctx *fasthttp.RequestCtx) { <-hold })
+	for _, b := range []*scripted{w.broker, second} {
+		b.handler.Store(&hangs)
+	}
+	for _, c := range w.facts.Clusters {
+		w.gateway.loads.of(c.ID).touch(time.Now())
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.gateway.measureUsage(context.Background(), time.Now())
+	}()
+	await(t, w.broker.seen)
+	await(t, second.seen)
+	release()
+	await(t, ended)
+}
+
 // W5: a gateway that starts with a cluster over its cap does not let pushes through until it has asked in its turn.
 func TestAFullClusterIsRefusedFromTheFirstPush(t *testing.T) {
 	t.Parallel()
@@ -317,6 +349,42 @@ func TestClustersWithoutACapAreNotMeasured(t *testing.T) {
 	case r := <-w.broker.seen:
 		t.Errorf("the broker was asked %+v", r)
 	default:
+	}
+}
+
+// W7: a name counts when something was stored under it, or may have been, and not because somebody tried.
+func TestAPushThatStoresNothingHoldsNoName(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		status int
+		body   string
+		queues int
+	}{
+		"stored":                     {201, `[{"index":0}]`, 1},
+		"refused by the broker":      {400, `{"code":"invalid_request","outcome":"none"}`, 0},
+		"failed without effect":      {503, `{"code":"broker_overloaded","outcome":"none"}`, 0},
+		"failed, and nobody can say": {500, `{"code":"internal","outcome":"unknown"}`, 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, options{
+				facts: func(w *world) { w.cluster.Limits.MaxQueues = one(int64(3)) },
+				broker: func(ctx *fasthttp.RequestCtx) {
+					if strings.HasPrefix(string(ctx.Path()), "/internal/") {
+						ctx.SetBodyString(`{"names":[]}`)
+						return
+					}
+					ctx.SetStatusCode(c.status)
+					ctx.SetBodyString(c.body)
+				},
+			})
+			if r := w.ask(w.push(aPush)); r.StatusCode != c.status {
+				t.Fatalf("got %d %q", r.StatusCode, r.body)
+			}
+			if n := w.gateway.gate.Snapshot(w.cluster, time.Now()).Queues; n == nil || *n != c.queues {
+				t.Errorf("the cluster is counted with %v queues, want %d", n, c.queues)
+			}
+		})
 	}
 }
 

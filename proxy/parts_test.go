@@ -113,7 +113,7 @@ func TestCellTokensAreLeastAndRenewed(t *testing.T) {
 		Modes: map[string]plans.Mode{plans.LimitPartitions: plans.Shadow, plans.LimitRequests: plans.Shadow},
 	}}
 	now := time.Now()
-	tok, err := tokens.of(c, wire.AccessWriteOnly, "key1", now)
+	tok, err := tokens.of(c, wire.AccessWriteOnly, "key1", false, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,8 +138,11 @@ func TestCellTokensAreLeastAndRenewed(t *testing.T) {
 	if lines[1] != "X-Queen-Tenant: "+c.BrokerTenant.String() {
 		t.Errorf("got %q", lines)
 	}
-	again := func(c *plans.Cluster, a wire.Access, subject string, at time.Time) *cellToken {
-		tok, err := tokens.of(c, a, subject, at)
+	if claims.WithholdPayloads {
+		t.Error("payloads are withheld from who may see them")
+	}
+	again := func(c *plans.Cluster, a wire.Access, subject string, at time.Time, blind ...bool) *cellToken {
+		tok, err := tokens.of(c, a, subject, blind != nil, at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,13 +152,14 @@ func TestCellTokensAreLeastAndRenewed(t *testing.T) {
 		t.Error("a token is minted twice")
 	}
 	edited := *c
-	for name, other := range map[string]*cellToken{
-		"another level":   again(c, wire.AccessReadWrite, "key1", now),
-		"another subject": again(c, wire.AccessWriteOnly, "key2", now),
-		"a later time":    again(c, wire.AccessWriteOnly, "key1", now.Add(tokenRenew+time.Second)),
-		"an edited plan":  again(&edited, wire.AccessWriteOnly, "key1", now),
+	for name, other := range map[string]func() *cellToken{
+		"another level":   func() *cellToken { return again(c, wire.AccessReadWrite, "key1", now) },
+		"another subject": func() *cellToken { return again(c, wire.AccessWriteOnly, "key2", now) },
+		"a later time":    func() *cellToken { return again(c, wire.AccessWriteOnly, "key1", now.Add(2*tokenRenew)) },
+		"an edited plan":  func() *cellToken { return again(&edited, wire.AccessWriteOnly, "key1", now) },
+		"a blind bearer":  func() *cellToken { return again(c, wire.AccessWriteOnly, "key1", now, true) },
 	} {
-		if other == tok {
+		if before := again(c, wire.AccessWriteOnly, "key1", now); other() == before {
 			t.Errorf("%s gets the same token", name)
 		}
 	}
@@ -233,7 +237,7 @@ func TestCellTokensAreBounded(t *testing.T) {
 	c := &plans.Cluster{ID: uuid.New(), Slug: "acme", Cell: "c1"}
 	now := time.Now()
 	mint := func(subject string, at time.Time) int {
-		if tok, err := tokens.of(c, wire.AccessReadWrite, subject, at); err != nil || tok == nil {
+		if tok, err := tokens.of(c, wire.AccessReadWrite, subject, false, at); err != nil || tok == nil {
 			t.Fatalf("%s: %v", subject, err)
 		}
 		return len(tokens.byKey)
@@ -274,7 +278,7 @@ func TestCellTokensCarryTheRetentionCeiling(t *testing.T) {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
 			now := time.Now()
-			tok, err := newCellTokens(key).of(&plans.Cluster{ID: uuid.New(), BrokerTenant: uuid.New(), Cell: "c1", Limits: c.limits}, wire.AccessWriteOnly, "k", now)
+			tok, err := newCellTokens(key).of(&plans.Cluster{ID: uuid.New(), BrokerTenant: uuid.New(), Cell: "c1", Limits: c.limits}, wire.AccessWriteOnly, "k", false, now)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -130,6 +130,17 @@ func TestAHangUpBehindFurtherBytesGivesThePollUp(t *testing.T) {
 	}
 }
 
+// W38: published clients give a poll up five seconds after the wait that they asked for, and take the next one for lost. By
+// then a broker that is late has been answered for, a second of network included.
+func TestAPollIsAnsweredBeforeItsClientGivesUp(t *testing.T) {
+	t.Parallel()
+	const clientsWait = 5 * time.Second
+	c := Config{}.withDefaults()
+	if c.LongPollGrace > clientsWait-time.Second {
+		t.Errorf("a broker may be %v late, and clients wait for %v", c.LongPollGrace, clientsWait)
+	}
+}
+
 func TestAPollEndsIn204WhenItsBrokerIsLate(t *testing.T) {
 	t.Parallel()
 	address, parked, ended := parking(t)

@@ -79,7 +79,7 @@ func (ps *pools) watchKey(ctx context.Context, b *broker) {
 func (ps *pools) askSigned(b *broker) {
 	now := time.Now()
 	self := &b.pool.self
-	tok, err := ps.tokens.of(self, wire.AccessInternal, subjectGateway, now)
+	tok, err := ps.tokens.of(self, wire.AccessInternal, subjectGateway, false, now)
 	if err != nil {
 		ps.log.Error("the gateway cannot sign", "cell", b.pool.cell, "err", err)
 		return

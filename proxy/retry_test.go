@@ -1,11 +1,13 @@
 package proxy
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -96,4 +98,52 @@ func TestWhatIsOfferedAgain(t *testing.T) {
 			})
 		}
 	}
+}
+
+// deaf returns an address where nobody takes a connection: whoever knocks gets neither a yes nor a no, as from a host that
+// is gone. It listens for the one connection that is waiting already.
+func deaf(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	err = errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(at.(*syscall.SockaddrInet4).Port))
+	for {
+		c, err := net.DialTimeout("tcp", address, 100*time.Millisecond)
+		if err != nil {
+			return address
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+}
+
+// W35: the time to connect is bounded, for itself and far below the time of a request.
+func TestABrokerThatTakesNoConnectionIsGivenUp(t *testing.T) {
+	t.Parallel()
+	gone := deaf(t)
+	healthy := newScripted(t, nil)
+	w := setup(t, options{
+		address: gone,
+		config: func(c *Config) {
+			c.SlowStart, c.ProbeInterval, c.ConnectTime, c.UpstreamTime = -1, time.Hour, 50*time.Millisecond, time.Hour
+		},
+		facts: func(w *world) {
+			w.facts.Cells[0].BaseURL = "http://" + gone + ",http://" + healthy.address
+			w.lives(gone, healthy.address)
+		},
+	})
+	if r := w.ask(w.push(aPush)); r.StatusCode != 201 {
+		t.Errorf("got %d %q", r.StatusCode, r.body)
+	}
+	await(t, healthy.seen)
 }

@@ -129,6 +129,11 @@ func (g *Gateway) serve(ctx *fasthttp.RequestCtx, c *clientConn) {
 		text = body.b
 	}
 	ask, e := measure(ex, text)
+	if usesBody(ex.route.Op) {
+		ask.BodyBytes = int64(len(text))
+	} else {
+		text = nil
+	}
 	if e == nil {
 		e = g.allowAcks(ex)
 	}
@@ -143,9 +148,6 @@ func (g *Gateway) serve(ctx *fasthttp.RequestCtx, c *clientConn) {
 	}
 	// Whatever breaks from here on: the request may have had its effect.
 	defer g.settle(ex, quota.Outcome{Stored: true, StoredBytes: ask.PayloadBytes})
-	if !usesBody(ex.route.Op) {
-		text = nil
-	}
 	if ask.Wait {
 		g.poll(ctx, c, &ask)
 		return

@@ -86,6 +86,7 @@ type options struct {
 	foreign *auth.ForeignConfig
 	fleet   *quota.FleetOptions
 	tracer  *tracing.Tracer
+	log     io.Writer // instead of the test's
 }
 
 func setup(t testing.TB, o options) *world {
@@ -131,8 +132,11 @@ func setup(t testing.TB, o options) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if o.log == nil {
+		o.log = testLog{t}
+	}
 	w.gateway, err = New(Options{
-		Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelDebug})), Config: cfg, Book: w.book,
+		Log: slog.New(slog.NewTextHandler(o.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Config: cfg, Book: w.book,
 		Verifier: verifier, Metrics: w.metrics, Fleet: o.fleet, Tracer: o.tracer,
 	})
 	if err != nil {

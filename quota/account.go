@@ -20,6 +20,7 @@ const (
 	limitDelivery
 	limitQueues
 	limitPartitions
+	limitBody
 	limitPayload
 	limitBatch
 	limitRetention
@@ -41,7 +42,7 @@ const (
 
 var limitNames = [limitCount]string{
 	plans.LimitKeyRequests, plans.LimitRequests, plans.LimitKeyMessages, plans.LimitMessages, plans.LimitDelivery,
-	plans.LimitQueues, plans.LimitPartitions, plans.LimitPayload,
+	plans.LimitQueues, plans.LimitPartitions, plans.LimitBody, plans.LimitPayload,
 	plans.LimitBatch, plans.LimitRetention, plans.LimitParked, plans.LimitStorage, plans.LimitMonth,
 	nameBilling, nameRefusals,
 }
@@ -91,6 +92,7 @@ func (acc *account) apply(l *plans.Limits, now int64) {
 	set(limitDelivery, l.DeliveryPerSecond != nil)
 	set(limitQueues, l.MaxQueues != nil)
 	set(limitPartitions, l.MaxPartitionsPerQueue != nil)
+	set(limitBody, l.MaxBodyBytes != nil)
 	set(limitPayload, l.MaxPayloadBytes != nil)
 	set(limitBatch, l.MaxBatchItems != nil)
 	set(limitRetention, l.MaxRetentionSeconds != nil)

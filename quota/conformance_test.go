@@ -224,6 +224,12 @@ var faults = []fault{
 		code:   wire.QuotaExceeded, limit: plans.LimitPartitions,
 	},
 	{
+		name: "body", costs: []wire.Cost{wire.CostMessages, wire.CostReplay, wire.CostConfigure},
+		limits: func(l *plans.Limits) { l.MaxBodyBytes = new(int64(10)) },
+		ask:    func(a *Ask) { a.BodyBytes = 11 },
+		code:   wire.PayloadTooLarge, limit: plans.LimitBody,
+	},
+	{
 		name: "payload", costs: onPush, limits: func(l *plans.Limits) { l.MaxPayloadBytes = new(int64(10)) },
 		ask:  func(a *Ask) { a.LargestItem, a.LargestIndex = 11, 2 },
 		code: wire.PayloadTooLarge, limit: plans.LimitPayload,
@@ -612,6 +618,9 @@ func TestSoonerThanToldIsTooSoon(t *testing.T) {
 		"requests":          {requestRate(0.5, 2), pop(), 2, plans.LimitRequests},
 		"messages":          {messageRate(10, 20), push(20), 1, plans.LimitMessages},
 		"a request of both": {limits(requestRate(2, 1), messageRate(10, 20)), push(20), 1, plans.LimitRequests},
+
+		"a wait of minutes for a request":   {requestRate(0.01, 1), pop(), 1, plans.LimitRequests},
+		"a wait of minutes for the message": {messageRate(0.1, 20), push(20), 1, plans.LimitMessages},
 	}
 	conform(t, func(t *testing.T, g ledgerUnderTest, _ *fakeSeeder) {
 		for name, test := range tests {

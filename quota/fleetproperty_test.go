@@ -236,6 +236,32 @@ func TestAPlanEditKeepsTheFleetsBalance(t *testing.T) {
 	})
 }
 
+// What was used stays used for the gateway that comes after: a restart, also of all of them, gives no tokens.
+func TestARestartGivesNoTokens(t *testing.T) {
+	t.Parallel()
+	for _, leases := range []bool{false, true} {
+		t.Run(fmt.Sprintf("leases %t", leases), func(t *testing.T) {
+			t.Parallel()
+			const burst = 10
+			w := newFleetWorld(t, redistest.Options(t), leases)
+			c := clusterWith(limits(requestRate(0.001, burst), messageRate(0.001, 2*burst)))
+			admitted := 0
+			for life := range 3 {
+				g := w.gate(nil)
+				for range burst {
+					if a, _, err := g.Admit(c, push(2), start); err == nil {
+						g.Settle(a, Outcome{Stored: true}, start)
+						admitted++
+					}
+				}
+				if admitted < 1 || admitted > burst {
+					t.Errorf("%d requests are admitted at once by the end of life %d, the burst is %d", admitted, life, burst)
+				}
+			}
+		})
+	}
+}
+
 // What a dead gateway had leased is lost, and nothing is admitted for it twice. What was kept for it while it might have
 // been cut off goes to the others: over the minute of its death all of the plan is used.
 func TestAGatewayDies(t *testing.T) {

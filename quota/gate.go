@@ -23,6 +23,7 @@ type Ask struct {
 	Cost         wire.Cost
 	Key          *plans.Key // whose limits count too; nil: nobody's
 	Messages     int        // items of a push; 1 for what returns stored messages
+	BodyBytes    int64      // of the body as it was sent
 	PayloadBytes int64      // sum of raw payloads
 	LargestItem  int64      // bytes of the largest payload
 	LargestIndex int
@@ -41,6 +42,7 @@ type Report struct {
 	Reset     time.Duration // refused: the wait; a rate: until it is full; month: until the next; otherwise 0
 	Window    time.Duration // of RateLimit-Policy: burst / rate; 0 for limits that are no rate
 	Mode      plans.Mode
+	Shadowed  bool // in shadow mode: it would have refused
 	Alone     bool // decided with this gateway's part of the plan, since the fleet's Redis is away
 }
 
@@ -200,6 +202,9 @@ func (g *Gate) BodyRefusalAllowed(c *plans.Cluster, now time.Time) bool {
 	defer l.mu.Unlock()
 	return l.acc.bodies.wait(now) == 0
 }
+
+// BodyOver counts a refusal by the plan's cap on a body: whoever reads it enforces that.
+func (g *Gate) BodyOver(c *plans.Cluster) { g.shard(c.ID).tally.add(limitBody, plans.Enforce, over) }
 
 // BodyRefused charges the refusal budget for a refusal that the caller made while or after it read a body (too large,
 // too slow, unparseable). Refusals of Admit are charged by Admit.

@@ -35,7 +35,8 @@ const (
 
 // order is the one place that says in which order limits are evaluated (design.md 4.2): rate with burst, counts,
 // payload, long-poll slots, retained bytes, then the monthly allowance and the hold of the life cycle. The answer to a request
-// is its first refusal in this order. The cap on the whole body belongs to whoever reads it.
+// is its first refusal in this order. The cap on the whole body is enforced by whoever reads it; what comes here is over it in
+// shadow mode only.
 var order = [...]rule{
 	rateRule(limitKeyRequests, all),
 	rateRule(limitRequests, all),
@@ -44,6 +45,7 @@ var order = [...]rule{
 	rateRule(limitDelivery, pops),
 	{limitQueues, creates, checkQueues, refuseQueues, reportQueues},
 	{limitPartitions, stores, checkPartitions, refusePartitions, reportPartitions},
+	{limitBody, all, checkBodySize, refuseBodySize, reportBodySize},
 	{limitPayload, pushes, checkPayload, refusePayload, reportPayload},
 	{limitBatch, pushes, checkBatch, refuseBatch, reportBatch},
 	{limitRetention, configures, checkRetention, refuseRetention, reportRetention},
@@ -164,6 +166,7 @@ func (d *decision) report(refused *wire.Error) Report {
 	rep := d.nearest.report(d)
 	rep.Name = limitNames[d.nearest.limit]
 	rep.Mode = d.acc.modes[d.nearest.limit]
+	rep.Shadowed = d.overs[d.nearest.limit]
 	rep.Remaining = max(0, rep.Remaining)
 	if refused != nil && refused.RetryAfter > 0 {
 		rep.Reset = refused.RetryAfter

@@ -100,7 +100,20 @@ func quota(name, unit string, most, used int64, text string, args ...any) *wire.
 	return e
 }
 
-// (3) Payload: item, batch, retention ceiling. A cap of zero allows none and is 403, any other is 413.
+// (3) Payload: body, item, batch, retention ceiling. A cap of zero allows none and is 403, any other is 413.
+
+func checkBodySize(d *decision) (standing, float64) {
+	return checkSize(d.ask.BodyBytes, *d.acc.limits.MaxBodyBytes)
+}
+
+func refuseBodySize(d *decision) *wire.Error {
+	return tooLarge(plans.LimitBody, "bytes", *d.acc.limits.MaxBodyBytes, d.ask.BodyBytes,
+		fmt.Sprintf("the request body has %d bytes", d.ask.BodyBytes))
+}
+
+func reportBodySize(d *decision) Report {
+	return reportCount(*d.acc.limits.MaxBodyBytes, d.ask.BodyBytes)
+}
 
 func checkPayload(d *decision) (standing, float64) {
 	return checkSize(d.ask.LargestItem, *d.acc.limits.MaxPayloadBytes)

@@ -31,6 +31,10 @@ type CellClaims struct {
 
 	RetentionCeiling *int64 // seconds, above 0
 	RefuseUnbounded  bool
+
+	// WithholdPayloads says that the bearer may read about messages and not what is in them. That it is not stated means
+	// that it may, so that a gateway of before, which does not know it, is served as it was.
+	WithholdPayloads bool
 }
 
 type cellJWT struct {
@@ -44,6 +48,7 @@ type cellJWT struct {
 
 	RetentionCeiling *int64 `json:"rtc,omitempty"`
 	RefuseUnbounded  bool   `json:"rtr,omitempty"`
+	WithholdPayloads bool   `json:"npl,omitempty"`
 }
 
 // cellIssuer and the audience prefix pin a token to its use: a token of one cell is worth nothing in another.
@@ -66,7 +71,7 @@ func SignCell(key ed25519.PrivateKey, cell string, c CellClaims, now time.Time) 
 		},
 		Tenant: c.Tenant.String(), Cluster: c.Cluster, Access: c.Access.String(),
 		MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions, Rate: c.RequestsPerSecond,
-		RetentionCeiling: c.RetentionCeiling, RefuseUnbounded: c.RefuseUnbounded,
+		RetentionCeiling: c.RetentionCeiling, RefuseUnbounded: c.RefuseUnbounded, WithholdPayloads: c.WithholdPayloads,
 	})
 	t.Header["kid"] = KeyID(key.Public().(ed25519.PublicKey))
 	return t.SignedString(key)
@@ -104,6 +109,6 @@ func VerifyCell(keys map[string]ed25519.PublicKey, cell, token string, now time.
 	return CellClaims{
 		Subject: c.Subject, Tenant: tenant, Cluster: c.Cluster, Access: access,
 		MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions, RequestsPerSecond: c.Rate, Expires: c.ExpiresAt.Time,
-		RetentionCeiling: c.RetentionCeiling, RefuseUnbounded: c.RefuseUnbounded,
+		RetentionCeiling: c.RetentionCeiling, RefuseUnbounded: c.RefuseUnbounded, WithholdPayloads: c.WithholdPayloads,
 	}, nil
 }

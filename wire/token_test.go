@@ -23,7 +23,7 @@ func TestCellToken(t *testing.T) {
 	keys := map[string]ed25519.PublicKey{KeyID(pub): pub}
 	now := time.Unix(1_800_000_000, 0)
 	queues, rate := int64(5), 62.5
-	want := CellClaims{Subject: "k1", Tenant: uuid.New(), Cluster: "demo", Access: AccessWriteOnly, MaxQueues: &queues, RequestsPerSecond: &rate, Expires: now.Add(time.Minute), RetentionCeiling: &queues, RefuseUnbounded: true}
+	want := CellClaims{Subject: "k1", Tenant: uuid.New(), Cluster: "demo", Access: AccessWriteOnly, MaxQueues: &queues, RequestsPerSecond: &rate, Expires: now.Add(time.Minute), RetentionCeiling: &queues, RefuseUnbounded: true, WithholdPayloads: true}
 	sign := func(k ed25519.PrivateKey, cell string, c CellClaims) string {
 		s, err := SignCell(k, cell, c, now)
 		if err != nil {
@@ -52,6 +52,23 @@ func TestCellToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	claims := jwt.MapClaims{"iss": cellIssuer, "aud": "broker:c1", "exp": now.Add(time.Minute).Unix(), "tid": want.Tenant.String(), "lvl": "admin"}
+	byHand := func() string {
+		t.Helper()
+		tok := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims)
+		tok.Header["kid"] = KeyID(pub)
+		s, err := tok.SignedString(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if _, err := VerifyCell(keys, "c1", byHand(), now); err != nil {
+		t.Fatal(err)
+	}
+	delete(claims, "exp")
+	endless := byHand()
+
 	for name, tt := range map[string]struct {
 		token, cell string
 		now         time.Time
@@ -62,6 +79,7 @@ func TestCellToken(t *testing.T) {
 		"from the future":                  {good, "c1", now.Add(-time.Minute)},
 		"the public key as an HMAC secret": {hs, "c1", now},
 		"unsigned":                         {unsigned, "c1", now},
+		"without an end":                   {endless, "c1", now},
 		"a changed byte":                   {flip(good, len(good)-40), "c1", now},
 		"nothing":                          {"", "c1", now},
 	} {
@@ -71,6 +89,35 @@ func TestCellToken(t *testing.T) {
 				t.Errorf("accepted as %+v", c)
 			}
 		})
+	}
+}
+
+// While keys are exchanged both are good, and a withdrawn one is not.
+func TestKeysOfACellRotate(t *testing.T) {
+	t.Parallel()
+	keys := map[string]ed25519.PublicKey{}
+	now := time.Unix(1_800_000_000, 0)
+	var tokens [2]string
+	var ids [2]string
+	for i := range tokens {
+		pub, key, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[i] = KeyID(pub)
+		keys[ids[i]] = pub
+		if tokens[i], err = SignCell(key, "c1", CellClaims{Tenant: uuid.New(), Expires: now.Add(time.Minute)}, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, token := range tokens {
+		if _, err := VerifyCell(keys, "c1", token, now); err != nil {
+			t.Errorf("of two keys one is refused: %v", err)
+		}
+	}
+	delete(keys, ids[0])
+	if _, err := VerifyCell(keys, "c1", tokens[0], now); err == nil {
+		t.Error("a withdrawn key is good")
 	}
 }
 

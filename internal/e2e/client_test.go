@@ -90,6 +90,10 @@ func TestClientAgainstTheSystem(t *testing.T) {
 	if err != nil || len(letters) != 1 || letters[0].TransactionID != "t-3" || letters[0].Reason != "three is no order" || string(letters[0].Data) != "3" {
 		t.Fatalf("dead letters %+v, %v", letters, err)
 	}
+	withheld, _, err := cl.sdk(t, cl.read).DeadLetters(ctx, client.DeadLetterFilter{Queue: "orders", Group: "billing"}, 0, "")
+	if err != nil || len(withheld) != 1 || !withheld[0].Withheld || string(withheld[0].Data) != "null" || letters[0].Withheld {
+		t.Fatalf("a read key is shown %+v, %v", withheld, err)
+	}
 	if r, err := c.ReplayDeadLetter(ctx, letters[0].ID, nil); err != nil || r.Offset != n {
 		t.Fatalf("replayed as %+v, %v", r, err)
 	}

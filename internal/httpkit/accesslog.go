@@ -19,6 +19,7 @@ type Access struct {
 	Status    int
 	Code      string // of the error catalogue; of a 2xx: it stands for that error
 	Limit     string // name of the limit that refused
+	Shadow    string // name of the limit that would have, were it enforced
 	Duration  time.Duration
 	BytesIn   int    // of the body
 	BytesOut  int    // of the body
@@ -42,7 +43,7 @@ func (a *Access) Log(log *slog.Logger) {
 	if !log.Enabled(ctx, level) {
 		return
 	}
-	var room [15]slog.Attr
+	var room [16]slog.Attr
 	attrs := room[:0]
 	text := func(key, v string) {
 		if v != "" {
@@ -57,6 +58,7 @@ func (a *Access) Log(log *slog.Logger) {
 	attrs = append(attrs, slog.Int("status", a.Status))
 	text("code", a.Code)
 	text("limit", a.Limit)
+	text("shadow", a.Shadow)
 	attrs = append(attrs,
 		slog.Float64("dur_ms", float64(a.Duration.Microseconds())/1000),
 		slog.Int("bytes_in", a.BytesIn), slog.Int("bytes_out", a.BytesOut))

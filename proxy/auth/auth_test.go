@@ -221,7 +221,7 @@ func TestAllowMatrix(t *testing.T) {
 		wire.ClassProduce:    "produce | admin producer",
 		wire.ClassConsume:    "consume | admin consumer",
 		wire.ClassQueueAdmin: "admin | admin",
-		wire.ClassRead:       "read admin | admin producer consumer viewer",
+		wire.ClassRead:       "read read:payload admin | admin producer consumer viewer",
 	}
 	w := setup()
 	user := uuid.New()
@@ -232,7 +232,7 @@ func TestAllowMatrix(t *testing.T) {
 			continue
 		}
 		scopes, roles, _ := strings.Cut(rule, " | ")
-		for _, scope := range []string{"produce", "consume", "admin", "read"} {
+		for _, scope := range []string{"produce", "consume", "admin", "read", "read:payload"} {
 			p := &Principal{Key: &plans.Key{Cluster: w.cluster, Scopes: plans.ParseScopes([]string{scope})}}
 			err := Allow(w.snapshot(), p, w.cluster, r.Class)
 			if got, want := err == nil, strings.Contains(" "+scopes+" ", " "+scope+" "); got != want {
@@ -251,6 +251,34 @@ func TestAllowMatrix(t *testing.T) {
 			if err != nil && codeOf(err) != wire.Forbidden {
 				t.Errorf("%s %s with role %s: %v, want forbidden", r.Method, r.Pattern, role, err)
 			}
+		}
+	}
+}
+
+// TestWhoSeesPayloads is who may see what is in messages that a route of reading lists.
+func TestWhoSeesPayloads(t *testing.T) {
+	t.Parallel()
+	const scopes, roles = " consume read:payload ", " admin consumer "
+	w := setup()
+	for _, scope := range []string{"produce", "consume", "admin", "read", "read:payload"} {
+		p := &Principal{Key: &plans.Key{Cluster: w.cluster, Scopes: plans.ParseScopes([]string{scope})}}
+		if got, want := SeesPayloads(w.snapshot(), p, w.cluster), strings.Contains(scopes, " "+scope+" "); got != want {
+			t.Errorf("a key with scope %s sees payloads: %v", scope, got)
+		}
+		if SeesPayloads(w.snapshot(), p, w.other) {
+			t.Errorf("a key with scope %s sees payloads of another cluster", scope)
+		}
+		rule := &plans.ClaimRule{Scopes: plans.ParseScopes([]string{scope})}
+		p = &Principal{Foreign: &Foreign{Issuer: &plans.Issuer{Tenant: w.cluster.TenantID}, Rules: []*plans.ClaimRule{rule}}}
+		if got, want := SeesPayloads(w.snapshot(), p, w.cluster), strings.Contains(scopes, " "+scope+" "); got != want {
+			t.Errorf("a token whose rule gives scope %s sees payloads: %v", scope, got)
+		}
+	}
+	user := uuid.New()
+	for _, role := range []string{"admin", "producer", "consumer", "viewer", "stranger"} {
+		w.facts.Grants = []plans.Grant{{User: user, Cluster: w.cluster.ID, Roles: []plans.Role{plans.ParseRole(role)}}}
+		if got, want := SeesPayloads(w.snapshot(), &Principal{User: user}, w.cluster), strings.Contains(roles, " "+role+" "); got != want {
+			t.Errorf("a user with role %s sees payloads: %v", role, got)
 		}
 	}
 }

@@ -78,10 +78,14 @@ var grants = [...]grant{
 	wire.ClassConsume:    {plans.ScopeConsume, rolesOf(plans.RoleAdmin, plans.RoleConsumer)},
 	wire.ClassQueueAdmin: {plans.ScopeAdmin, rolesOf(plans.RoleAdmin)},
 	wire.ClassRead: {
-		plans.ScopeRead | plans.ScopeAdmin,
+		plans.ScopeRead | plans.ScopeReadPayload | plans.ScopeAdmin,
 		rolesOf(plans.RoleAdmin, plans.RoleProducer, plans.RoleConsumer, plans.RoleViewer),
 	},
 }
+
+// payloads is what shows its holder the payloads of messages where a route of reading answers with messages. Payloads are what
+// consuming is about, so who may consume may see them there too, and nobody else but by a scope for it.
+var payloads = grant{plans.ScopeReadPayload | plans.ScopeConsume, rolesOf(plans.RoleAdmin, plans.RoleConsumer)}
 
 // Allow decides whether the principal may use a route of that class on the cluster; nil or wire.Forbidden. A blocked or
 // unknown class is never allowed. Safe for concurrent use; it does not allocate.
@@ -89,7 +93,16 @@ func Allow(snap *plans.Snapshot, p *Principal, c *plans.Cluster, class wire.Clas
 	if int(class) >= len(grants) || grants[class] == (grant{}) {
 		return errNeverAllowed
 	}
-	need := grants[class]
+	return p.holds(snap, c, grants[class])
+}
+
+// SeesPayloads reports whether the principal may see payloads on the cluster. Safe for concurrent use; it does not allocate.
+func SeesPayloads(snap *plans.Snapshot, p *Principal, c *plans.Cluster) bool {
+	return p.holds(snap, c, payloads) == nil
+}
+
+// holds decides whether the principal has on the cluster what is asked for; nil or wire.Forbidden.
+func (p *Principal) holds(snap *plans.Snapshot, c *plans.Cluster, need grant) error {
 	if p.Key != nil {
 		if p.Key.Cluster.ID != c.ID {
 			return errOtherCluster

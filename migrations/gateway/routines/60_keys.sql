@@ -6,8 +6,8 @@ LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF coalesce(cardinality(p_scopes), 0) = 0 OR NOT p_scopes <@ ARRAY['produce', 'consume', 'admin', 'read'] THEN
-        RAISE EXCEPTION 'scopes must be some of produce, consume, admin, read, not %', p_scopes
+    IF coalesce(cardinality(p_scopes), 0) = 0 OR NOT p_scopes <@ ARRAY['produce', 'consume', 'admin', 'read', 'read:payload'] THEN
+        RAISE EXCEPTION 'scopes must be some of produce, consume, admin, read, read:payload, not %', p_scopes
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     RETURN ARRAY(SELECT DISTINCT s FROM unnest(p_scopes) s ORDER BY s);

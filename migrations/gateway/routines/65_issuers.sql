@@ -28,7 +28,7 @@ BEGIN
     END IF;
     IF NOT coalesce(queengate.valid_claim_rules(p_rules), false) THEN
         RAISE EXCEPTION 'rules must be a list of {claim, value, roles, scopes, clusters}: claim a name or a list of names, value a text, '
-            'roles some of admin, producer, consumer, viewer, scopes some of produce, consume, admin, read, at least one of the two; clusters, if any, slugs'
+            'roles some of admin, producer, consumer, viewer, scopes some of produce, consume, admin, read, read:payload, at least one of the two; clusters, if any, slugs'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT coalesce(cardinality(p_algorithms) > 0 AND p_algorithms <@ ARRAY['RS256', 'ES256', 'EdDSA'], false) THEN
