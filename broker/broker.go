@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,6 +145,7 @@ type Deps struct {
 	Ping     func(context.Context) error // a round trip to the database, for /health and /readyz
 	Registry *prometheus.Registry        // the broker's metrics are registered on it and served from it
 	Listener net.Listener                // nil: Run listens on Config.Addr
+	Socket   net.Listener                // for gateways on this machine, besides; nil: none
 	Spool    Spool                       // where pushes wait while the database is away; nil: they are refused
 	Mesh     Mesh                        // to the other brokers of the cell; nil: there are none, or they hear by the feed
 	Tracer   *tracing.Tracer             // nil: no traces
@@ -187,7 +187,6 @@ type Broker struct {
 
 	draining atomic.Bool
 	detached atomic.Int64 // pops that no handler serves
-	idle     idleness     // of runSweep
 	running  atomic.Bool
 }
 
@@ -234,7 +233,6 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.metrics = newMetrics(deps.Registry, b)
 	b.verifier = newVerifier(&b.cfg, b.weights)
 	b.redrives = newRedrives()
-	b.idle.free = debug.FreeOSMemory
 	b.pinger = &pinger{ping: deps.Ping}
 	b.claims = newCombiner(bundling[store.Claim, []store.Claimed, claimKey]{
 		name: "claim", run: func(cs []store.Claim) ([][]store.Claimed, error) {
@@ -307,8 +305,13 @@ func (b *Broker) Run(ctx context.Context) error {
 			return fmt.Errorf("broker: %w", err)
 		}
 	}
+	listeners := []net.Listener{ln}
+	if s := b.deps.Socket; s != nil {
+		listeners = append(listeners, s)
+	}
 	if err := b.spooled.recall(); err != nil {
-		return fmt.Errorf("broker: %w", errors.Join(err, ln.Close()))
+		closeAll(listeners)
+		return fmt.Errorf("broker: %w", err)
 	}
 	// The loops outlive the requests: those in flight still push, claim and wait.
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
@@ -337,8 +340,10 @@ func (b *Broker) Run(ctx context.Context) error {
 	if j := b.cfg.JWT; j != nil && j.Keys != nil {
 		start("keys of tokens", j.Keys.Run)
 	}
-	served := make(chan error, 1)
-	go func() { served <- b.server.Serve(httpkit.HoldbackListener{Listener: ln}) }()
+	served := make(chan error, len(listeners))
+	for _, ln := range listeners {
+		go func() { served <- b.server.Serve(httpkit.HoldbackListener{Listener: ln}) }()
+	}
 	b.log.Info("broker is serving", "addr", ln.Addr().String(), "tenancy", b.cfg.Tenancy, "jwt", b.cfg.JWT != nil)
 	if id, ok := b.cfg.Encryption.Active(); ok {
 		b.log.Info("payloads of encrypted queues are sealed", "key", id, "keys", len(b.cfg.Encryption.IDs()))
@@ -353,8 +358,10 @@ func (b *Broker) Run(ctx context.Context) error {
 		errs = append(errs, fmt.Errorf("broker: serve: %w", orClosed(err)))
 		served <- nil
 	}
-	errs = append(errs, b.drain(context.WithoutCancel(ctx), ln))
-	errs = append(errs, <-served)
+	errs = append(errs, b.drain(context.WithoutCancel(ctx), listeners))
+	for range listeners {
+		errs = append(errs, <-served)
+	}
 	stopLoops()
 	wg.Wait()
 	b.park.Close()
@@ -365,6 +372,13 @@ func (b *Broker) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// closeAll closes listeners that may be closed already, which is an error nobody needs.
+func closeAll(listeners []net.Listener) {
+	for _, ln := range listeners {
+		_ = ln.Close()
+	}
+}
+
 func orClosed(err error) error {
 	if err == nil {
 		return net.ErrClosed
@@ -372,7 +386,7 @@ func orClosed(err error) error {
 	return err
 }
 
-func (b *Broker) drain(ctx context.Context, ln net.Listener) error {
+func (b *Broker) drain(ctx context.Context, listeners []net.Listener) error {
 	b.draining.Store(true)
 	b.log.Info("broker is draining", "parked", b.park.Waiting())
 	if b.cfg.DrainDelay > 0 {
@@ -388,8 +402,7 @@ func (b *Broker) drain(ctx context.Context, ln net.Listener) error {
 	defer shut()
 	hurrying.Go(func() { b.conns.hurry(late, min(b.cfg.drainArrival, b.cfg.DrainTimeout/2)) })
 	err := b.server.ShutdownWithContext(ctx)
-	// A server that had not begun to serve knows no listener to close; a second close is an error nobody needs.
-	_ = ln.Close()
+	closeAll(listeners) // a server that had not begun to serve knows none to close
 	if err != nil {
 		err = fmt.Errorf("broker: requests were still running after %v: %w", b.cfg.DrainTimeout, err)
 	}

@@ -252,7 +252,7 @@ func still(t *testing.T, pool *pgxpool.Pool) *world {
 	go func() { served <- w.b.server.Serve(w.listener) }()
 	t.Cleanup(func() {
 		w.client.CloseIdleConnections()
-		if err := errors.Join(w.b.drain(context.Background(), w.listener), <-served); err != nil {
+		if err := errors.Join(w.b.drain(context.Background(), []net.Listener{w.listener}), <-served); err != nil {
 			t.Errorf("stop: %v", err)
 		}
 		w.b.park.Close()

@@ -316,25 +316,6 @@ func (b *Broker) foldUsage(ctx context.Context) error {
 	return err
 }
 
-// idleness gives memory back to the system when nothing has been asked for a while. The runtime does so by itself, but
-// keeps as much as the last burst needed until the next collection, and an idle process has none for minutes.
-type idleness struct {
-	requests int64 // at the last look
-	rests    bool  // the memory has been given back since the last request
-	free     func()
-}
-
-// look is told once per sweep how many requests there have been.
-func (i *idleness) look(requests int64) {
-	switch {
-	case requests != i.requests:
-		i.requests, i.rests = requests, false
-	case !i.rests:
-		i.rests = true
-		i.free()
-	}
-}
-
 // runSweep forgets what has not been used for long, until ctx ends.
 func (b *Broker) runSweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
@@ -348,7 +329,6 @@ func (b *Broker) runSweep(ctx context.Context) error {
 			b.sweepScopes(now.Add(-ringIdle))
 			b.leases.sweep(now)
 			b.segments.sweep(now.Add(-ringIdle))
-			b.idle.look(b.metrics.work.requests.Load())
 		}
 	}
 }

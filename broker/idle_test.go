@@ -13,20 +13,6 @@ import (
 	"github.com/queengate/queengate/broker/store"
 )
 
-func TestMemoryIsGivenBackOncePerRest(t *testing.T) {
-	t.Parallel()
-	freed := 0
-	i := idleness{free: func() { freed++ }}
-	for n, look := range []struct {
-		requests int64
-		freed    int
-	}{{5, 0}, {5, 1}, {5, 1}, {9, 1}, {9, 2}, {9, 2}} {
-		if i.look(look.requests); freed != look.freed {
-			t.Errorf("after look %d: freed %d times, want %d", n, freed, look.freed)
-		}
-	}
-}
-
 func TestSegmentsThatNobodyReadsAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

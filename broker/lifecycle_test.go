@@ -3,10 +3,14 @@ package broker
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -161,6 +165,40 @@ func TestStartAndStop(t *testing.T) {
 			buf := make([]byte, 1<<20)
 			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
 		}
+	}
+}
+
+// TestTheSocketIsServedBesideThePort asks a broker on both until it stops, and looks that it leaves no file.
+func TestTheSocketIsServedBesideThePort(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t, migrations.Broker)
+	dir, err := os.MkdirTemp("", "q") // the folder of a test has too long a name for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "broker.sock")
+	socket, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := serveWith(t, pool, Deps{Store: store.New(pool), Socket: socket}, nil)
+	local := http.Client{Timeout: patience, Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", path)
+	}}}
+	w.one("q", "a")
+	r, err := local.Get("http://localhost/api/v1/pop/queue/q?subscriptionMode=all&consumerGroup=g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err := errors.Join(err, r.Body.Close()); err != nil || r.StatusCode != 200 || !strings.Contains(string(body), `"a"`) {
+		t.Errorf("got %d %q, %v", r.StatusCode, body, err)
+	}
+	local.CloseIdleConnections()
+	w.stop()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is left behind: %v", err)
 	}
 }
 

@@ -189,9 +189,10 @@ func (b *Broker) dispatch(x *exchange) error {
 
 // conclude counts and logs a request that has been answered.
 func (b *Broker) conclude(x *exchange, e *wire.Error) {
+	now := time.Now()
 	a := httpkit.Access{
 		RequestID: x.requestID, Cluster: x.who.cluster, Status: x.ctx.Response.StatusCode(),
-		Duration: time.Since(x.begin), BytesIn: len(x.ctx.Request.Body()), BytesOut: len(x.ctx.Response.Body()),
+		At: now, Duration: now.Sub(x.begin), BytesIn: len(x.ctx.Request.Body()), BytesOut: len(x.ctx.Response.Body()),
 		Principal: x.who.subject, Echo: b.cfg.Tenancy,
 	}
 	if x.gone {

@@ -20,26 +20,44 @@ const (
 // manyScheme begins an address whose name stands for several brokers, each with an address of its own.
 const manyScheme = "dns+"
 
+// socketScheme begins the address of a broker on this machine: the path of its Unix socket follows.
+const socketScheme = "unix:"
+
 // endpoint is one entry of a cell's addresses.
 type endpoint struct {
 	host, port string
-	many       bool // every address of the name is a broker; else the entry is one, whatever its name resolves to
+	many       bool   // every address of the name is a broker; else the entry is one, whatever its name resolves to
+	socket     string // instead of all that
 }
 
-func (e endpoint) address() string { return net.JoinHostPort(e.host, e.port) }
+func (e endpoint) address() string {
+	if e.socket != "" {
+		return e.socket
+	}
+	return net.JoinHostPort(e.host, e.port)
+}
 
-// readEndpoints reads addresses (http://host:port, or dns+http://host:port for all that a name stands for), separated
-// by commas or blanks. Repetitions are dropped.
+// readEndpoints reads addresses (http://host:port, dns+http://host:port for all that a name stands for, or unix:/path),
+// separated by commas or blanks. Repetitions are dropped.
 func readEndpoints(list string) ([]endpoint, error) {
 	var out []endpoint
 	for _, s := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' }) {
+		if path, ok := strings.CutPrefix(s, socketScheme); ok {
+			if !isSocket(path) {
+				return nil, fmt.Errorf("broker address %q: want the whole path of a socket", s)
+			}
+			if e := (endpoint{socket: path}); !slices.Contains(out, e) {
+				out = append(out, e)
+			}
+			continue
+		}
 		plain, many := strings.CutPrefix(s, manyScheme)
 		u, err := url.Parse(plain)
 		if err != nil {
 			return nil, fmt.Errorf("broker address: %w", err)
 		}
 		if u.Scheme != "http" || u.Hostname() == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.User != nil {
-			return nil, fmt.Errorf("broker address %q: want http://host:port or dns+http://host:port", s)
+			return nil, fmt.Errorf("broker address %q: want http://host:port, dns+http://host:port or unix:/path", s)
 		}
 		e := endpoint{host: u.Hostname(), port: u.Port(), many: many}
 		if e.port == "" {
@@ -53,6 +71,17 @@ func readEndpoints(list string) ([]endpoint, error) {
 		return nil, errors.New("no broker address")
 	}
 	return out, nil
+}
+
+// isSocket reports whether a broker's address is the path of a socket; host:port never begins so.
+func isSocket(address string) bool { return strings.HasPrefix(address, "/") }
+
+// hostOf returns the Host that a broker with this address is asked under.
+func hostOf(address string) string {
+	if isSocket(address) {
+		return "localhost"
+	}
+	return address
 }
 
 // lookup returns the addresses of a host.

@@ -18,7 +18,8 @@ import (
 // judge decides everything that can be decided on a request's head, in the order of the package comment, and leaves
 // the verdict in the exchange.
 func (g *Gateway) judge(ctx *fasthttp.RequestCtx, c *clientConn) {
-	c.ex = exchange{judged: true, start: time.Now(), id: httpkit.NewRequestID()}
+	now := time.Now()
+	c.ex = exchange{judged: true, start: now, id: httpkit.RequestIDAt(now)}
 	c.ex.refusal = g.judgeHead(&ctx.Request.Header, c)
 }
 

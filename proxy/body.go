@@ -23,12 +23,13 @@ const (
 	maxIgnoredBody = 64 << 10
 )
 
-// bodies pools buffers of smallestBody << class bytes.
+// bodies pools buffers of smallestBody << class bytes, by what points to them: a slice would be copied to the heap each time.
 var bodies [24]sync.Pool
 
 // bodyBuffer is a request body in memory, charged to the byte budget by the size of its buffer.
 type bodyBuffer struct {
 	b      []byte // what was read
+	room   *[]byte
 	class  int
 	budget *byteBudget
 	load   *clusterLoad
@@ -41,17 +42,15 @@ func classOf(n int64) int {
 	return bits.Len64(uint64(n-1) / smallestBody)
 }
 
-func takeBody(class int) []byte {
-	if v, ok := bodies[class].Get().(*[]byte); ok {
-		return *v
+func takeBody(class int) *[]byte {
+	if room, ok := bodies[class].Get().(*[]byte); ok {
+		return room
 	}
-	return make([]byte, smallestBody<<class)
+	room := make([]byte, smallestBody<<class)
+	return &room
 }
 
-func putBody(class int, b []byte) {
-	b = b[:cap(b)]
-	bodies[class].Put(&b)
-}
+func putBody(class int, room *[]byte) { bodies[class].Put(room) }
 
 // newBodyBuffer returns nil when the budget is used up.
 func newBodyBuffer(budget *byteBudget, load *clusterLoad, size int64) *bodyBuffer {
@@ -59,7 +58,8 @@ func newBodyBuffer(budget *byteBudget, load *clusterLoad, size int64) *bodyBuffe
 	if !budget.take(load, smallestBody<<class) {
 		return nil
 	}
-	return &bodyBuffer{b: takeBody(class)[:0], class: class, budget: budget, load: load}
+	room := takeBody(class)
+	return &bodyBuffer{b: (*room)[:0], room: room, class: class, budget: budget, load: load}
 }
 
 // grow doubles the buffer, or reports that the budget is used up.
@@ -67,10 +67,11 @@ func (b *bodyBuffer) grow() bool {
 	if b.class+1 >= len(bodies) || !b.budget.take(b.load, smallestBody<<(b.class+1)) {
 		return false
 	}
-	bigger := append(takeBody(b.class + 1)[:0], b.b...)
-	putBody(b.class, b.b)
+	bigger := takeBody(b.class + 1)
+	b.b = append((*bigger)[:0], b.b...)
+	putBody(b.class, b.room)
 	b.budget.give(b.load, smallestBody<<b.class)
-	b.b = bigger
+	b.room = bigger
 	b.class++
 	return true
 }
@@ -80,9 +81,9 @@ func (b *bodyBuffer) release() {
 	if b == nil {
 		return
 	}
-	putBody(b.class, b.b)
+	putBody(b.class, b.room)
 	b.budget.give(b.load, smallestBody<<b.class)
-	b.b = nil
+	b.b, b.room = nil, nil
 }
 
 // usesBody reports whether a broker reads the body of an operation. Any other is read and dropped.

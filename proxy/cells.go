@@ -64,7 +64,7 @@ func (cs *Cells) ask(ctx context.Context, p *pool, as *plans.Cluster, method, pa
 		return err
 	}
 	head := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n%s%s: %s\r\nContent-Length: %d\r\n",
-		method, path, b.address, tok.lines, wire.HeaderRequestID, httpkit.NewRequestID(), len(body))
+		method, path, b.host, tok.lines, wire.HeaderRequestID, httpkit.NewRequestID(), len(body))
 	if len(body) > 0 {
 		head = append(head, "Content-Type: application/json\r\n"...)
 	}

@@ -54,8 +54,8 @@ type Config struct {
 
 	// CellKey signs what a gateway states to a broker. Required.
 	CellKey ed25519.PrivateKey
-	// Brokers overrides the broker addresses of a cell, by slug: http://host:port, or dns+http://host:port for all
-	// addresses of a name.
+	// Brokers overrides the broker addresses of a cell, by slug: http://host:port, dns+http://host:port for all
+	// addresses of a name, or unix:/path for a socket of this machine.
 	Brokers map[string][]string
 }
 

@@ -74,7 +74,7 @@ func (g *Gateway) finish(ex *exchange, status int, code wire.Code, limit string,
 	now := time.Now()
 	g.metrics.observe(ex.route, status, code, now.Sub(ex.start))
 	a := httpkit.Access{
-		RequestID: ex.id, Status: status, Code: string(code), Limit: limit, Duration: now.Sub(ex.start),
+		RequestID: ex.id, Status: status, Code: string(code), Limit: limit, At: now, Duration: now.Sub(ex.start),
 		BytesIn: ex.bytesIn, BytesOut: bytesOut, Principal: ex.subject, Err: ex.cause,
 	}
 	if ex.report.Shadowed {

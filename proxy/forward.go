@@ -32,7 +32,7 @@ var heads = sync.Pool{New: func() any { return new([]byte) }}
 // attempt sends the exchange's request to one broker and awaits its answer. One that waits there leaves its slot.
 func (g *Gateway) attempt(ex *exchange, tok *cellToken, b *broker, k *call, body []byte, wait time.Duration, deadline time.Time) (*answer, progress, error) {
 	begin := time.Now()
-	f, err := g.depart(ex, tok, b, k, body, wait, deadline)
+	f, err := g.depart(ex, tok, b, k, body, begin, wait, deadline)
 	if err != nil {
 		return nil, unsent, err
 	}
@@ -41,21 +41,21 @@ func (g *Gateway) attempt(ex *exchange, tok *cellToken, b *broker, k *call, body
 	}
 	a, far, err := f.answer()
 	if err == nil && wait == 0 {
-		g.metrics.upstreamTime.observe(ex.route, time.Since(begin))
+		g.metrics.upstreamTime.observe(ex.route, a.came.Sub(begin))
 	}
 	return a, far, err
 }
 
 // depart sends the exchange's request to one broker. An error says that no byte was sent.
-func (g *Gateway) depart(ex *exchange, tok *cellToken, b *broker, k *call, body []byte, wait time.Duration, deadline time.Time) (*flight, error) {
+func (g *Gateway) depart(ex *exchange, tok *cellToken, b *broker, k *call, body []byte, now time.Time, wait time.Duration, deadline time.Time) (*flight, error) {
 	span := ex.span.Child("upstream", tracing.Client)
 	buf := heads.Get().(*[]byte)
 	defer heads.Put(buf)
-	*buf = appendHead((*buf)[:0], ex, tok, span, b.address, wait, len(body))
+	*buf = appendHead((*buf)[:0], ex, tok, span, b.host, wait, len(body))
 	if len(body) <= smallBody {
 		*buf, body = append(*buf, body...), nil
 	}
-	f, err := g.dialer.send(&b.conns, b, k, *buf, body, deadline)
+	f, err := g.dialer.send(&b.conns, b, k, *buf, body, now, deadline)
 	switch {
 	case err == nil:
 		f.span = span
@@ -96,7 +96,7 @@ func (b *broker) fell(far progress, err error) {
 // files, no free port) or its client.
 func unreachable(err error) bool {
 	return isTimeout(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
-		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.ENOENT) // no socket
 }
 
 // unanswered is the error of a request that a broker has, or may have, and whose answer did not come for err.

@@ -109,7 +109,7 @@ func (t *cellTokens) of(c *plans.Cluster, access wire.Access, subject string, bl
 // appendHead appends the head of the request a broker gets. Nothing in it is a byte the client sent: path and query
 // are written from their parsed form, headers come from an allow-list. wait is the rest of a waiting poll's time, span
 // what the broker continues.
-func appendHead(dst []byte, ex *exchange, tok *cellToken, span tracing.Span, address string, wait time.Duration, bodyLen int) []byte {
+func appendHead(dst []byte, ex *exchange, tok *cellToken, span tracing.Span, host string, wait time.Duration, bodyLen int) []byte {
 	r := ex.route
 	dst = append(dst, r.Method...)
 	dst = append(dst, ' ')
@@ -127,7 +127,7 @@ func appendHead(dst []byte, ex *exchange, tok *cellToken, span tracing.Span, add
 		dst, _ = appendQuery(dst, ex.query) // classify has seen that it is well-formed
 	}
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
-	dst = append(dst, address...)
+	dst = append(dst, host...)
 	dst = append(dst, "\r\n"...)
 	dst = append(dst, tok.lines...)
 	dst = append(dst, wire.HeaderRequestID+": "...)

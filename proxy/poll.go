@@ -108,6 +108,11 @@ func (p *poll) serve(ctx *fasthttp.RequestCtx) {
 	g.degrade(ctx, c, p.amiss)
 }
 
+// dozeAfter is how long a poll waits for its answer in the handler before it goes to sleep. Consumers of a busy queue have
+// theirs by then: to fall asleep and to wake up would cost more than the whole rest of their poll. A hang-up is seen when
+// it is over.
+const dozeAfter = 20 * time.Millisecond
+
 // awaitAnswer returns the answer that ends a poll, nil when its time is over or it was given up, or says that the poll
 // sleeps. Which ends of an attempt let the poll go on elsewhere: docs/design/upstream.md.
 func (p *poll) awaitAnswer(ctx *fasthttp.RequestCtx) (a *answer, asleep bool) {
@@ -116,11 +121,13 @@ func (p *poll) awaitAnswer(ctx *fasthttp.RequestCtx) (a *answer, asleep bool) {
 		if p.flight == nil && !p.depart() {
 			return nil, false
 		}
-		if !p.woken && p.fallAsleep(ctx) {
-			return nil, true
+		if woken := p.woken && !p.inPlace; !woken && !p.flight.answersWithin(dozeAfter) {
+			if p.fallAsleep(ctx) {
+				return nil, true
+			}
+			p.watch()
 		}
 		p.woken = false
-		p.watch()
 		f := p.flight
 		p.flight = nil
 		a, far, err := f.answer()
@@ -189,7 +196,8 @@ func (p *poll) depart() bool {
 			continue
 		}
 		p.deadline = p.end.Add(g.cfg.LongPollGrace)
-		f, err := g.depart(ex, tok, b, p.call, nil, max(time.Until(p.end), time.Millisecond), p.deadline)
+		now := time.Now()
+		f, err := g.depart(ex, tok, b, p.call, nil, now, max(p.end.Sub(now), time.Millisecond), p.deadline)
 		g.slots.leave(ex)
 		if err == nil {
 			p.flight = f

@@ -85,7 +85,7 @@ func (ps *pools) askSigned(b *broker) {
 		return
 	}
 	req := fmt.Appendf(nil, "GET /internal/v1/tenants/%s/names?limit=2 HTTP/1.1\r\nHost: %s\r\n%s%s: %s\r\n\r\n",
-		self.BrokerTenant, b.address, tok.lines, wire.HeaderRequestID, httpkit.NewRequestID())
+		self.BrokerTenant, b.host, tok.lines, wire.HeaderRequestID, httpkit.NewRequestID())
 	a, _, err := ps.dialer.doOn(&b.asking, b, nil, req, nil, now.Add(readyzTime))
 	if err != nil {
 		return // the plain probes tell what is wrong

@@ -76,12 +76,13 @@ func (g *Gateway) copyWhole(into *fasthttp.Response, a *answer, size int) (int, 
 		return len(all), err
 	}
 	class := classOf(int64(size))
-	buf := takeBody(class)
-	defer putBody(class, buf)
-	if _, err := io.ReadFull(a.resp.BodyStream(), buf[:size]); err != nil {
+	room := takeBody(class)
+	defer putBody(class, room)
+	body := (*room)[:size]
+	if _, err := io.ReadFull(a.resp.BodyStream(), body); err != nil {
 		return 0, err
 	}
-	into.SetBody(buf[:size])
+	into.SetBody(body)
 	a.readEnd()
 	return size, nil
 }

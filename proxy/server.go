@@ -21,6 +21,11 @@ const (
 	expectedByUs     = "100-Continue"
 )
 
+// answerBuffer is what a TLS record holds: an answer that fits, head and body, is one record and one system call. With the
+// 4 KiB that fasthttp takes by itself every longer answer is two, of which the first wakes a client that can do nothing
+// with it yet.
+const answerBuffer = 16 << 10
+
 // newServer returns the fasthttp server behind every listener. Its gaps are closed like this:
 //
 //   - A request is judged on its head. headerReceived marks every declared body as expected, so fasthttp asks expect
@@ -38,6 +43,7 @@ func (g *Gateway) newServer() *fasthttp.Server {
 		ExpectHandler:                g.expect,
 		Concurrency:                  g.cfg.MaxConns + 1, // the walls count; this must not come first
 		ReadBufferSize:               g.cfg.MaxHeadBytes,
+		WriteBufferSize:              answerBuffer,
 		ReadTimeout:                  g.cfg.HeadTime,
 		IdleTimeout:                  g.cfg.IdleTime,
 		MaxRequestBodySize:           math.MaxInt,

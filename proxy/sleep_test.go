@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"context"
 	"crypto/tls"
+	"log/slog"
 	"net"
 	"net/http"
 	"runtime"
@@ -10,6 +12,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/queengate/queengate/internal/httpkit"
 )
 
 // releasing is a raw broker that parks every pop until it is released, and then answers it.
@@ -203,5 +207,96 @@ func BenchmarkPoll(b *testing.B) {
 		}
 		release <- struct{}{}
 		c.read()
+	}
+}
+
+// TestAPollThatIsAnsweredAtOnceDoesNotSleep looks at who serves it: a poll that has slept goes on in a goroutine that
+// its sleep has begun. On a busy machine at once may be too late, so one of many is enough.
+func TestAPollThatIsAnsweredAtOnceDoesNotSleep(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{broker: func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString(`{"messages":[]}`) }})
+	served := make(chan string, 1)
+	w.gateway.log = slog.New(witness{slog.DiscardHandler, func() {
+		stack := make([]byte, 64<<10)
+		served <- string(stack[:runtime.Stack(stack, false)])
+	}})
+	var by string
+	for range 50 {
+		if r := w.ask(w.head("GET", waiting)); r.StatusCode != 200 {
+			t.Fatalf("got %d %q", r.StatusCode, r.body)
+		}
+		if by = await(t, served); strings.Contains(by, "(*poll).serve") && !strings.Contains(by, "(*sleep).end") {
+			return
+		}
+	}
+	t.Errorf("served by\n%s", by)
+}
+
+// witness is told of every line of a request, by whoever writes it.
+type witness struct {
+	slog.Handler
+	see func()
+}
+
+func (w witness) Enabled(context.Context, slog.Level) bool { return true }
+
+func (w witness) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == httpkit.RequestLine {
+		w.see()
+	}
+	return nil
+}
+
+// TestALookForAnAnswerTakesNothingFromIt looks for an answer before it comes, when it comes and when none will.
+func TestALookForAnAnswerTakesNothingFromIt(t *testing.T) {
+	t.Parallel()
+	release := make(chan string, 1)
+	address := rawBroker(t, func(c net.Conn, _ *http.Request, _ string) bool {
+		answer := <-release
+		if answer != "" {
+			answerJSON(c, "200 OK", answer)
+		}
+		return answer != ""
+	})
+	t.Cleanup(func() { close(release) })
+	d := &upstreamDialer{connectTime: patience, maxIdle: 1}
+	b := &broker{address: address}
+	b.conns.max = 1
+	t.Cleanup(b.conns.closeAll)
+	depart := func() *flight {
+		f, err := d.send(&b.conns, b, nil, []byte("GET / HTTP/1.1\r\nHost: b\r\n\r\n"), nil, time.Now(), time.Now().Add(patience))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	f := depart()
+	for range 3 {
+		if f.answersWithin(time.Nanosecond) {
+			t.Error("an answer before it was given")
+		}
+	}
+	release <- "late"
+	a, _, err := f.land()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.discard()
+	f = depart()
+	release <- "soon"
+	if !f.answersWithin(patience) {
+		t.Error("no answer")
+	}
+	if a, _, err = f.land(); err != nil || a.size() != len("soon") {
+		t.Fatalf("got %v, %v", a, err)
+	}
+	a.discard()
+	f = depart()
+	release <- ""
+	if !f.answersWithin(patience) {
+		t.Error("a broken connection is waited for")
+	}
+	if a, far, err := f.land(); err == nil || far != sent {
+		t.Errorf("got %v, %v, %v", a, far, err)
 	}
 }

@@ -63,7 +63,8 @@ func (s *streak) note(ok bool) {
 // broker is one broker of a pool. Safe for concurrent use.
 type broker struct {
 	pool    *pool
-	address string // host:port
+	address string // host:port, or the path of a socket
+	host    string // what requests name as their Host
 	seed    uint64
 	conns   upstreamConns // of requests
 	asking  upstreamConns // of the probes
@@ -90,7 +91,7 @@ type broker struct {
 
 // newBroker returns a broker that is trusted until its first probe has answered: a gateway serves as soon as it starts.
 func newBroker(p *pool, address string) *broker {
-	b := &broker{pool: p, address: address, seed: xxhash.Sum64String(address), retire: func() {}}
+	b := &broker{pool: p, address: address, host: hostOf(address), seed: xxhash.Sum64String(address), retire: func() {}}
 	b.asking.max = int(probes) + 1
 	for i := range b.kicks {
 		b.kicks[i] = make(chan struct{}, 1)

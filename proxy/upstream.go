@@ -38,6 +38,9 @@ type upstreamConn struct {
 	raw  syscall.RawConn // nil when the system offers none
 	used time.Time       // when it went idle
 
+	peek  func(fd uintptr) bool // c.look, bound once
+	quiet bool                  // what look saw
+
 	// What follows is guarded by home.mu.
 
 	call  *call // of the request that has it; nil: nobody can give it up
@@ -133,8 +136,8 @@ func (c *upstreamConn) Close() error {
 }
 
 // put ends a request's part in a connection that is good for another one.
-func (uc *upstreamConns) put(c *upstreamConn) {
-	c.used = time.Now()
+func (uc *upstreamConns) put(c *upstreamConn, now time.Time) {
+	c.used = now
 	uc.mu.Lock()
 	uc.releaseLocked(c)
 	var old *upstreamConn
@@ -184,14 +187,15 @@ func (c *upstreamConn) fresh(now time.Time) bool {
 	if c.raw == nil {
 		return true
 	}
-	quiet := false
-	err := c.raw.Read(func(fd uintptr) bool {
-		var b [1]byte
-		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		quiet = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK
-		return true
-	})
-	return err == nil && quiet
+	return c.raw.Read(c.peek) == nil && c.quiet
+}
+
+// look finds out whether there is nothing to read, without waiting.
+func (c *upstreamConn) look(fd uintptr) bool {
+	var b [1]byte
+	_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	c.quiet = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK
+	return true
 }
 
 // call lets another goroutine give up an attempt that waits for a broker. Safe for concurrent use.
@@ -281,6 +285,7 @@ func (k *call) detach() error {
 type answer struct {
 	resp *fasthttp.Response
 	conn *upstreamConn
+	came time.Time // its head
 }
 
 func (a *answer) status() int { return a.resp.StatusCode() }
@@ -300,7 +305,7 @@ func (a *answer) release() {
 	_ = a.resp.CloseBodyStream()
 	fasthttp.ReleaseResponse(a.resp)
 	if keep && conn.br.Buffered() == 0 && conn.SetDeadline(time.Time{}) == nil {
-		conn.home.put(conn)
+		conn.home.put(conn, a.came)
 		return
 	}
 	_ = conn.Close()
@@ -336,7 +341,7 @@ func (d *upstreamDialer) do(b *broker, k *call, head, body []byte, deadline time
 
 // doOn is do on connections of a kind: probes have theirs, so that they neither take nor warm those of requests.
 func (d *upstreamDialer) doOn(conns *upstreamConns, b *broker, k *call, head, body []byte, deadline time.Time) (a *answer, far progress, err error) {
-	f, err := d.send(conns, b, k, head, body, deadline)
+	f, err := d.send(conns, b, k, head, body, time.Now(), deadline)
 	if err != nil {
 		return nil, unsent, err
 	}
@@ -350,19 +355,22 @@ type flight struct {
 	conn    *upstreamConn
 	sendErr error // why only a part was sent
 	span    tracing.Span
+
+	deadline time.Time // of the answer
+	answered answer    // once it has landed well
 }
 
 // send is the first half of do. An error says that no byte was sent.
-func (d *upstreamDialer) send(conns *upstreamConns, b *broker, k *call, head, body []byte, deadline time.Time) (*flight, error) {
-	c, err := d.conn(conns, b.address, k, deadline)
+func (d *upstreamDialer) send(conns *upstreamConns, b *broker, k *call, head, body []byte, now, deadline time.Time) (*flight, error) {
+	c, err := d.conn(conns, b.address, k, now, deadline)
 	if err != nil {
 		return nil, err
 	}
 	if !k.attach(c.Conn) {
-		conns.put(c)
+		conns.put(c, now)
 		return nil, k.detach()
 	}
-	f := &flight{broker: b, call: k, conn: c}
+	f := &flight{broker: b, call: k, conn: c, deadline: deadline}
 	wrote := false
 	if err = c.SetDeadline(deadline); err == nil {
 		wrote, err = c.send(head, body)
@@ -375,10 +383,22 @@ func (d *upstreamDialer) send(conns *upstreamConns, b *broker, k *call, head, bo
 	return f, nil
 }
 
+// answersWithin waits for d at most, and reports whether the flight can land at once: something of an answer has come, or
+// nothing will.
+func (f *flight) answersWithin(d time.Duration) bool {
+	c := f.conn
+	c.awake()
+	if c.SetReadDeadline(earliest(time.Now().Add(d), f.deadline)) != nil {
+		return true // it is closed
+	}
+	_, err := c.br.Peek(1)
+	return c.SetReadDeadline(f.deadline) != nil || !isTimeout(err)
+}
+
 // land is the second half of do: it waits for the answer, until the deadline, and reads its head.
 func (f *flight) land() (*answer, progress, error) {
 	// A broker that refuses a long body may have answered before it closed; the answer tells more than the write.
-	if isTimeout(f.sendErr) {
+	if f.sendErr != nil && isTimeout(f.sendErr) {
 		return f.down(nil, sent, f.sendErr)
 	}
 	c := f.conn
@@ -394,7 +414,8 @@ func (f *flight) land() (*answer, progress, error) {
 			if f.sendErr != nil {
 				resp.SetConnectionClose()
 			}
-			return f.down(&answer{resp: resp, conn: c}, partial, nil)
+			f.answered = answer{resp: resp, conn: c, came: time.Now()}
+			return f.down(&f.answered, partial, nil)
 		}
 		fasthttp.ReleaseResponse(resp)
 	}
@@ -424,20 +445,19 @@ func (f *flight) down(a *answer, far progress, err error) (*answer, progress, er
 }
 
 // conn returns an idle connection that is still good, or a new one.
-func (d *upstreamDialer) conn(conns *upstreamConns, address string, k *call, deadline time.Time) (*upstreamConn, error) {
-	now := time.Now()
+func (d *upstreamDialer) conn(conns *upstreamConns, address string, k *call, now, deadline time.Time) (*upstreamConn, error) {
 	for c := conns.take(k); c != nil; c = conns.take(k) {
 		if c.fresh(now) {
 			return c, nil
 		}
 		_ = c.Close()
 	}
-	dialer := net.Dialer{Timeout: d.connectTime, Deadline: deadline}
-	nc, err := dialer.Dial("tcp", address)
+	nc, err := d.dial(address, earliest(now.Add(d.connectTime), deadline))
 	if err != nil {
 		return nil, err
 	}
 	c := &upstreamConn{Conn: nc, home: conns, place: -1}
+	c.peek = c.look
 	c.awake()
 	if sc, ok := nc.(syscall.Conn); ok {
 		if c.raw, err = sc.SyscallConn(); err != nil {
@@ -447,6 +467,25 @@ func (d *upstreamDialer) conn(conns *upstreamConns, address string, k *call, dea
 	}
 	conns.add(c, k)
 	return c, nil
+}
+
+// backlogPause lies between two knocks at a socket whose backlog is full: there the system refuses at once, where with TCP
+// it would knock again by itself.
+const backlogPause = 2 * time.Millisecond
+
+// dial connects to a broker.
+func (d *upstreamDialer) dial(address string, deadline time.Time) (net.Conn, error) {
+	dialer := net.Dialer{Deadline: deadline}
+	if !isSocket(address) {
+		return dialer.Dial("tcp", address)
+	}
+	for {
+		c, err := dialer.Dial("unix", address)
+		if !errors.Is(err, syscall.EAGAIN) || time.Until(deadline) < backlogPause {
+			return c, err
+		}
+		time.Sleep(backlogPause)
+	}
 }
 
 // upstreamReaders are the readers of connections that are not parked.

@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"crypto/tls"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -287,5 +289,57 @@ func TestHeadsHaveBounds(t *testing.T) {
 				t.Errorf("got %d %q, want %d", r.StatusCode, r.body, c.status)
 			}
 		})
+	}
+}
+
+// records is the client's end under TLS: it counts the records that come.
+type records struct {
+	net.Conn
+	head []byte // of the record that is coming
+	rest int    // of its body
+	n    int
+}
+
+func (r *records) Read(p []byte) (int, error) {
+	n, err := r.Conn.Read(p)
+	for b := p[:n]; len(b) > 0; {
+		if r.rest > 0 {
+			k := min(r.rest, len(b))
+			r.rest, b = r.rest-k, b[k:]
+			continue
+		}
+		r.head, b = append(r.head, b[0]), b[1:]
+		if len(r.head) == 5 {
+			r.rest, r.head = int(r.head[3])<<8|int(r.head[4]), nil
+			r.n++
+		}
+	}
+	return n, err
+}
+
+// TestAnAnswerThatFitsIsOneRecord asks for answers of 15 KB, head and body, over TLS. A connection begins with small
+// records, so the first ones are not looked at.
+func TestAnAnswerThatFitsIsOneRecord(t *testing.T) {
+	t.Parallel()
+	w := setup(t, options{broker: func(ctx *fasthttp.RequestCtx) {
+		ctx.SetContentType("application/json")
+		ctx.SetBodyString(`"` + strings.Repeat("x", 15_000) + `"`)
+	}})
+	tcp, err := net.Dial("tcp", w.secure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := &records{Conn: tcp}
+	c := w.client(tls.Client(seen, w.clientTLS))
+	const first, all = 20, 25
+	for i := range all {
+		before := seen.n
+		c.send(w.head("GET", "/api/v1/resources/queues"))
+		if r := c.read(); r.StatusCode != 200 || len(r.body) != 15_002 {
+			t.Fatalf("got %d with %d bytes", r.StatusCode, len(r.body))
+		}
+		if n := seen.n - before; i >= first && n != 1 {
+			t.Errorf("answer %d came in %d records, want 1", i, n)
+		}
 	}
 }

@@ -229,6 +229,11 @@ type scripted struct {
 
 func newScripted(t testing.TB, handler fasthttp.RequestHandler) *scripted {
 	t.Helper()
+	return scriptedOn(t, listen(t), handler)
+}
+
+func scriptedOn(t testing.TB, ln net.Listener, handler fasthttp.RequestHandler) *scripted {
+	t.Helper()
 	b := &scripted{seen: make(chan seen, 1024)}
 	if handler == nil {
 		handler = func(ctx *fasthttp.RequestCtx) {
@@ -238,7 +243,6 @@ func newScripted(t testing.TB, handler fasthttp.RequestHandler) *scripted {
 		}
 	}
 	b.handler.Store(&handler)
-	ln := listen(t)
 	b.address = ln.Addr().String()
 	s := &fasthttp.Server{
 		MaxRequestBodySize: 1 << 30, NoDefaultServerHeader: true, CloseOnShutdown: true,

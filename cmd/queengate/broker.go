@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/queengate/queengate/internal/datadir"
+	"github.com/queengate/queengate/internal/memory"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/run"
 )
@@ -33,6 +34,10 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 	if err != nil {
 		return err
 	}
+	local, err := listenSocket(ctx, "broker.socket", c.Broker.Socket)
+	if err != nil {
+		return err
+	}
 	m, err := newMesh(ctx, log, &c.Mesh)
 	if err != nil {
 		return err
@@ -47,7 +52,7 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 		return err
 	}
 	defer func() { ended = errors.Join(ended, closeSpool()) }()
-	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{log: log, keys: keys, pool: database.pool, reg: reg, ln: ln, mesh: m, spool: disk, tracer: tracer})
+	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{log: log, keys: keys, pool: database.pool, reg: reg, ln: ln, local: local, mesh: m, spool: disk, tracer: tracer})
 	if err != nil {
 		return err
 	}
@@ -59,6 +64,7 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 	if ops != nil {
 		group.Add("ops", obs.NewOps(log, ops, reg, map[string]obs.Health{"database": pinged(database.pool), "broker": b.Serving}))
 	}
+	group.Add("memory", memory.New(reg))
 	group.Add("tracing", tracer)
 	group.Add("database", database)
 	group.Add("broker", b)

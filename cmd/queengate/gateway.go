@@ -9,6 +9,7 @@ import (
 	"maps"
 
 	"github.com/queengate/queengate/internal/datadir"
+	"github.com/queengate/queengate/internal/memory"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/run"
 )
@@ -86,6 +87,7 @@ func runGateway(ctx context.Context, in *invocation) (ended error) {
 	if ops != nil {
 		group.Add("ops", obs.NewOps(log, ops, reg, health))
 	}
+	group.Add("memory", memory.New(reg))
 	group.Add("tracing", tracer)
 	group.Add("book", book)
 	group.Add("quota", g.Gate())

@@ -66,6 +66,45 @@ func listen(ctx context.Context, key, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
+// maxSocketPath is what an address of a Unix socket has room for, without its closing NUL.
+const maxSocketPath = 107
+
+// listenSocket opens a Unix socket for those who may use the files of this user or group, or nothing for an empty path. A
+// socket that a killed process has left behind is replaced.
+func listenSocket(ctx context.Context, key, path string) (net.Listener, error) {
+	if path == "" {
+		return nil, nil
+	}
+	of := func(err error) error { return fmt.Errorf("%s: %w", key, err) }
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("%s: %s has %d bytes: the system wants at most %d", key, path, len(path), maxSocketPath)
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		if st, statErr := os.Lstat(path); statErr != nil || st.Mode().Type() != os.ModeSocket {
+			return nil, errors.Join(of(err), statErr) // a file is refused a connection too, and is not ours to remove
+		}
+		c, dialled := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if dialled == nil {
+			return nil, errors.Join(fmt.Errorf("%s: another program listens on %s: stop it or choose another path", key, path), c.Close())
+		}
+		if !errors.Is(dialled, syscall.ECONNREFUSED) {
+			return nil, of(err)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, of(err)
+		}
+		ln, err = (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	}
+	if err != nil {
+		return nil, of(err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		return nil, errors.Join(of(err), ln.Close())
+	}
+	return ln, nil
+}
+
 // brokerParts is what a broker is assembled of.
 type brokerParts struct {
 	log   *slog.Logger
@@ -73,6 +112,7 @@ type brokerParts struct {
 	pool  *pgxpool.Pool
 	reg   *prometheus.Registry
 	ln    net.Listener
+	local net.Listener // nil: no socket
 	mesh  broker.Mesh
 	spool broker.Spool
 
@@ -109,7 +149,7 @@ func newBroker(c *brokerConfig, pops time.Duration, with brokerParts) (*broker.B
 		return nil, usageError{err}
 	}
 	return broker.New(log, broker.Deps{
-		Store: store.New(with.pool, store.LeaseAsyncCommit(c.LeaseAsync)), Ping: with.pool.Ping, Registry: with.reg, Listener: with.ln,
+		Store: store.New(with.pool, store.LeaseAsyncCommit(c.LeaseAsync)), Ping: with.pool.Ping, Registry: with.reg, Listener: with.ln, Socket: with.local,
 		Mesh: with.mesh, Spool: with.spool, Tracer: with.tracer,
 	}, cfg), nil
 }

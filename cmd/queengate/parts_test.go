@@ -188,3 +188,46 @@ func TestABrokenKeyFileStopsTheBroker(t *testing.T) {
 		}
 	}
 }
+
+// TestASocketIsOneBrokersAtATime listens where nobody does, where somebody does, and where somebody was killed.
+func TestASocketIsOneBrokersAtATime(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "q") // the folder of a test has too long a name for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "b.sock")
+	ln, err := listenSocket(t.Context(), "broker.socket", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o660 {
+		t.Errorf("got %v, %v", st.Mode(), err)
+	}
+	if _, err := listenSocket(t.Context(), "broker.socket", path); err == nil || !strings.Contains(err.Error(), "another program listens") {
+		t.Errorf("a second one: %v", err)
+	}
+	ln.(*net.UnixListener).SetUnlinkOnClose(false) // as a kill leaves it
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if ln, err = listenSocket(t.Context(), "broker.socket", path); err != nil {
+		t.Fatalf("after a kill: %v", err)
+	}
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenSocket(t.Context(), "broker.socket", path); err == nil {
+		t.Error("a file was taken for a socket")
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("a file that is no socket was removed: %v", err)
+	}
+	if _, err := listenSocket(t.Context(), "broker.socket", "/"+strings.Repeat("x", maxSocketPath)); err == nil || !strings.Contains(err.Error(), "107") {
+		t.Errorf("a path that is too long: %v", err)
+	}
+}

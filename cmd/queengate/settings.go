@@ -79,6 +79,7 @@ type gatewayConfig struct {
 
 type brokerConfig struct {
 	Addr             string
+	Socket           string
 	Cell             string
 	CellKeys         []string
 	Tenancy          bool
@@ -242,7 +243,7 @@ func (c *gatewayConfig) declare(s *conf.Set) {
 	})
 
 	s.Section("gateway", "Gateway: upstream. The control database says where the brokers of a cell are (`bootstrap --base-url`).", "gateway")
-	s.List(&c.Brokers, "brokers", "Other addresses of a cell's brokers, as seen from this gateway: CELL=http://host:port, once per broker, or CELL=dns+http://host:port for all addresses of a name.")
+	s.List(&c.Brokers, "brokers", "Other addresses of a cell's brokers, as seen from this gateway: CELL=http://host:port, once per broker, CELL=dns+http://host:port for all addresses of a name, or CELL=unix:PATH for the socket of a broker on this machine.")
 	s.Check(func() error {
 		_, err := c.brokers()
 		return err
@@ -261,6 +262,7 @@ func (c *gatewayConfig) declare(s *conf.Set) {
 func (c *brokerConfig) declare(s *conf.Set) {
 	s.Section("broker", "Broker.", "up", "broker")
 	s.Addr(&c.Addr, "addr", "Listen address.", conf.Flag("broker"), address("PORT", "QUEEN_BIND_ADDR", "6632"))
+	s.String(&c.Socket, "socket", "Path of a Unix socket to listen on as well: gateways on the same machine reach it as unix:PATH, for about half the cost of the loopback. `up` uses broker.sock in the data folder.")
 	conf.Int(s, &c.MaxBodyBytes, "max_body_bytes", "Largest request body.", 1<<10, 1<<30, conf.Env("QUEEN_MAX_BODY_BYTES"))
 	conf.Int(s, &c.MaxParked, "max_parked", "Waiting polls.", 1, 10_000_000)
 	conf.Int(s, &c.MaxPendingBytes, "max_pending_bytes", "Bytes of pushes that wait for the database. A tenant may hold as much as is free: alone half, with another a third each.", 1<<20, 1<<40)

@@ -11,12 +11,15 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/embedpg"
 	"github.com/queengate/queengate/internal/httpkit"
+	"github.com/queengate/queengate/internal/memory"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/run"
 	"github.com/queengate/queengate/tls"
@@ -41,7 +44,7 @@ type up struct {
 	listeners listeners
 }
 
-type listeners struct{ http, https, ops, broker net.Listener }
+type listeners struct{ http, https, ops, broker, socket net.Listener }
 
 // runUp runs everything on this machine until ctx ends.
 func runUp(ctx context.Context, in *invocation) (err error) {
@@ -103,7 +106,30 @@ func (u *up) listen(ctx context.Context) error {
 		*l.ln, err = listen(ctx, l.key, l.addr)
 		errs = append(errs, err)
 	}
+	errs = append(errs, u.listenSocket(ctx))
 	return errors.Join(errs...)
+}
+
+// listenSocket opens the socket on which the gateway reaches the broker. A data folder whose path is too long for one, or
+// cannot stand in a list of addresses, has none by default, and the loopback is taken.
+func (u *up) listenSocket(ctx context.Context) error {
+	c := u.c
+	path := c.Broker.Socket
+	if path == "" {
+		path = u.dir.Path("broker.sock")
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("broker.socket: %w", err)
+	}
+	if c.Broker.Socket == "" && (len(path) > maxSocketPath || strings.ContainsAny(path, ", ")) {
+		return nil
+	}
+	if u.listeners.socket, err = listenSocket(ctx, "broker.socket", path); err != nil {
+		return err
+	}
+	c.Gateway.Brokers = []string{demoCell + "=unix:" + path}
+	return nil
 }
 
 // startPostgres starts the private PostgreSQL unless an address was given, and returns what stops it.
@@ -165,7 +191,7 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	defer func() { ended = errors.Join(ended, closeSpool()) }()
 	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{
 		log: u.log.With("part", "broker"), keys: map[string]ed25519.PublicKey{wire.KeyID(public): public},
-		pool: queues, reg: reg, ln: u.listeners.broker, spool: disk, tracer: brokerTracer,
+		pool: queues, reg: reg, ln: u.listeners.broker, local: u.listeners.socket, spool: disk, tracer: brokerTracer,
 	})
 	if err != nil {
 		return err
@@ -183,6 +209,7 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	if u.listeners.ops != nil {
 		u.group.Add("ops", obs.NewOps(u.log.With("part", "ops"), u.listeners.ops, reg, health))
 	}
+	u.group.Add("memory", memory.New(reg))
 	u.group.Add("traces of the broker", brokerTracer)
 	u.group.Add("traces of the gateway", gatewayTracer)
 	u.group.Add("book", book)

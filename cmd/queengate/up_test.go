@@ -310,6 +310,30 @@ func TestTheSystemServesStopsResumesAndRecovers(t *testing.T) {
 	in.interrupt(t)
 }
 
+// TestTheGatewayReachesTheBrokerByItsSocket starts the system where a socket can be, twice since the first one is killed,
+// and where it cannot.
+func TestTheGatewayReachesTheBrokerByItsSocket(t *testing.T) {
+	t.Parallel()
+	plain := dataFolder(t, "data")
+	for _, run := range []struct{ data, want string }{
+		{plain, `broker="` + filepath.Join(plain, "broker.sock") + `"`},
+		{plain, `broker="` + filepath.Join(plain, "broker.sock") + `"`},
+		{dataFolder(t, strings.Repeat("long", 30)), `broker="127.0.0.1:`},
+	} {
+		in := start(t, run.data)
+		if _, body := in.do(t, http.DefaultClient, "GET", in.creds.OpsURL+"/metrics", "", ""); !strings.Contains(body, "queengate_proxy_broker_up{"+run.want) {
+			t.Errorf("no broker with %s", run.want)
+		}
+		if status, body := in.do(t, http.DefaultClient, "GET", in.creds.GatewayURL+"/api/v1/resources/queues", "", ""); status != 200 {
+			t.Errorf("got %d %s, want 200", status, body)
+		}
+		if err := in.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-in.ended
+	}
+}
+
 // A gateway starts without Redis too, and says so; when Redis answers it decides with it.
 func TestRedisIsShownAsItIs(t *testing.T) {
 	t.Parallel()

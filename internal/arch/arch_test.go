@@ -82,6 +82,7 @@ var mayImport = map[string][]string{
 	"internal/conf":      {},
 	"internal/run":       {},
 	"internal/obs":       {},
+	"internal/memory":    {},
 	"internal/small":     {},
 	"internal/spool":     {},
 	"internal/datadir":   {},

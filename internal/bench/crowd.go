@@ -84,6 +84,38 @@ func (b *lone) holds(ctx context.Context, gauge string, n int) error {
 	}
 }
 
+// returns reads how often a process has given memory back.
+func (b *lone) returns() (string, error) {
+	metrics, err := b.get("/metrics")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(metrics) {
+		if n, ok := strings.CutPrefix(line, "queengate_memory_returns_total "); ok {
+			return n, nil
+		}
+	}
+	return "", errors.New("it does not count how often it gives memory back")
+}
+
+// restLook lies between two questions whether a process has given memory back: an answer takes memory too.
+const restLook = 4 * time.Second
+
+// rest waits until a process that does nothing has given memory back once more than before, and reads its memory then.
+func (b *lone) rest(ctx context.Context, before string) (memory, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		n, err := b.returns()
+		if err == nil && n != before {
+			return b.memory()
+		}
+		if err = errors.Join(err, settle(ctx, restLook)); err != nil {
+			return memory{}, fmt.Errorf("it does not give memory back: %w", err)
+		}
+	}
+}
+
 // gatewayPollsCase measures a gateway of its own that holds polls of TLS clients at a broker.
 func (w *world) gatewayPollsCase(ctx context.Context, d time.Duration) (s sample, err error) {
 	if err := files(2*(gatewayPolls+firstGatewayPolls) + 1000); err != nil {
@@ -114,28 +146,32 @@ func (w *world) gatewayPollsCase(ctx context.Context, d time.Duration) (s sample
 		}
 		return g.holds(ctx, "queengate_proxy_sleeping_polls", n)
 	}
-	if err := park(firstGatewayPolls); err != nil {
-		return s, err
-	}
-	before, err := g.memory()
-	if err != nil {
-		return s, err
-	}
-	if err := park(firstGatewayPolls + gatewayPolls); err != nil {
-		return s, err
-	}
-	after, err := g.memory()
-	if err != nil {
-		return s, err
+	// Twice: as the handshakes have left it, and when it has given back what lies spare.
+	var come, rested [2]memory
+	for i, n := range []int{firstGatewayPolls, firstGatewayPolls + gatewayPolls} {
+		returns, err := g.returns()
+		if err == nil {
+			err = park(n)
+		}
+		if err == nil {
+			come[i], err = g.memory()
+		}
+		if err == nil {
+			rested[i], err = g.rest(ctx, returns)
+		}
+		if err != nil {
+			return s, err
+		}
 	}
 	cpu := runTime(g.cmd.Process.Pid)
 	if err := settle(ctx, d); err != nil {
 		return s, err
 	}
 	cpu = runTime(g.cmd.Process.Pid) - cpu
-	per := after.minus(before)
+	per, just := rested[1].minus(rested[0]), come[1].minus(come[0])
 	s.figures = []figure{
 		{"d2: resident bytes of a gateway per parked TLS poll, with its side of the broker's connection", "KB", per.resident / gatewayPolls / 1024, 36, 27},
+		{"the same just after they have come", "KB", just.resident / gatewayPolls / 1024, 0, 0},
 		{"live heap per parked TLS poll", "KB", per.heap / gatewayPolls / 1024, 0, 0},
 		{"stacks per parked TLS poll", "KB", per.stacks / gatewayPolls / 1024, 0, 0},
 		{"CPU of a gateway with 4,500 polls", "cores", cpu.Seconds() / d.Seconds(), 0.1, 0.03},

@@ -17,9 +17,10 @@ type Access struct {
 	Method    string
 	Route     string // the pattern, "" when no route matched
 	Status    int
-	Code      string // of the error catalogue; of a 2xx: it stands for that error
-	Limit     string // name of the limit that refused
-	Shadow    string // name of the limit that would have, were it enforced
+	Code      string    // of the error catalogue; of a 2xx: it stands for that error
+	Limit     string    // name of the limit that refused
+	Shadow    string    // name of the limit that would have, were it enforced
+	At        time.Time // when it was answered
 	Duration  time.Duration
 	BytesIn   int    // of the body
 	BytesOut  int    // of the body
@@ -68,5 +69,8 @@ func (a *Access) Log(log *slog.Logger) {
 	if a.Err != nil {
 		attrs = append(attrs, slog.String("err", a.Err.Error()))
 	}
-	log.LogAttrs(ctx, level, RequestLine, attrs...)
+	// The record is made here since the logger would look up, for every request, where in the code it was called.
+	r := slog.NewRecord(a.At, level, RequestLine, 0)
+	r.AddAttrs(attrs...)
+	_ = log.Handler().Handle(ctx, r) // as the logger: there is nobody to tell
 }

@@ -27,7 +27,7 @@ var firstRooms = sync.Pool{New: func() any { return new(firstRoom) }}
 // NewFirstRead returns the reader of c, which is of use when c is a socket.
 func NewFirstRead(c net.Conn) *FirstRead {
 	f := &FirstRead{}
-	if sc, ok := c.(*net.TCPConn); ok {
+	if sc, ok := c.(syscall.Conn); ok {
 		f.raw, _ = sc.SyscallConn() // it fails on a closed connection, whose reads then say so
 		f.look = f.take
 	}

@@ -26,7 +26,10 @@ func uuidAt(now time.Time) uuid.UUID {
 }
 
 // NewRequestID returns a fresh request id: the text of a UUIDv7.
-func NewRequestID() string { return NewUUID().String() }
+func NewRequestID() string { return RequestIDAt(time.Now()) }
+
+// RequestIDAt is NewRequestID for who knows the time.
+func RequestIDAt(now time.Time) string { return uuidAt(now).String() }
 
 // requestIDName is the header's name as bytes: it is set on every answer, and fasthttp would normalise a string each time.
 var requestIDName = []byte(wire.HeaderRequestID)
