@@ -44,7 +44,7 @@ rel-gateway: ## the same for gateways: limits, slots, walls and pools of fleets 
 	@scripts/need.sh postgres redis
 	cd deploy/rel && go run ./cmd/rel gate $(ARGS)
 
-rel-nightly: ## an hour of reliability runs; broken off, it goes on where it was
+rel-nightly: ## seventy minutes of reliability runs; broken off, it goes on where it was
 	@scripts/need.sh postgres
 	cd deploy/rel && go run ./cmd/rel run -nightly $(ARGS)
 

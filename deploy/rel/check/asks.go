@@ -29,7 +29,9 @@ type gates struct {
 	parked   []parked
 	cuts     []cut
 	offers   []offer
-	polls    []*ask // of all clusters
+	rests    []*hist.RestNote
+	pools    map[string]*hist.PoolNote // the last one, by gateway
+	polls    []*ask                    // of all clusters
 	absences []*absence
 }
 
@@ -103,6 +105,10 @@ func (j *judge) gateNote(e *hist.Event) {
 		g.cuts = append(g.cuts, cut{at, n})
 	case *hist.OfferNote:
 		g.offers = append(g.offers, offer{at, n})
+	case *hist.RestNote:
+		g.rests = append(g.rests, n)
+	case *hist.PoolNote:
+		j.pooled(n)
 	case *hist.LeakNote:
 		j.bad(I1, nil, "%s shows a text of a tenant: %s", n.Where, n.Text)
 	}
@@ -121,7 +127,9 @@ func (j *judge) gateways() {
 		j.noisy(c, asks)
 	}
 	j.gauges()
+	j.rests()
 	j.revocations()
+	j.steady()
 }
 
 // byInvocation returns requests in the order in which they were sent.

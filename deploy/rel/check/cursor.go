@@ -140,7 +140,7 @@ func (j *judge) popped(o *operation, e *hist.Event, a *hist.PopArgs, v *hist.Pop
 	// A pop that waits is held when the database goes away, also in the midst of a claim, and then ends empty. Brokers do
 	// so only if that costs a lease; gateways end every pop like this, also one with autoAck whose answer was lost.
 	gateway := slices.Contains(j.header.Topology.Gateways, e.Node)
-	parked := e.Kind == hist.OK && (a.Wait || gateway) && (v == nil || len(v.Messages) == 0) && !j.faults.quiet(o.inv, int64(e.T), "")
+	parked := e.Kind == hist.OK && (a.Wait || gateway) && (v == nil || len(v.Messages) == 0) && !j.faults.quiet(o.inv, int64(e.T))
 	if e.Kind == hist.Info || parked && a.AutoAck && gateway {
 		j.lost[r] = int64(e.T)
 	}
@@ -285,7 +285,7 @@ func (j *judge) attempts(c *cursor, g *grant) {
 	for _, o := range j.under {
 		p, ok := o.event.A.(*hist.PopArgs)
 		if ok && p.Group == c.group && o.event.Tenant == c.lane.key.tenant &&
-			(o.inv < last.until && last.until < g.ret || !j.faults.quiet(o.inv, g.ret, "")) {
+			(o.inv < last.until && last.until < g.ret || !j.faults.quiet(o.inv, g.ret)) {
 			exact = false // its answer may have been lost, and its lease have run out
 			break
 		}

@@ -170,6 +170,30 @@ var badGates = []bad{
 		s.now += 2 * second
 		s.noted(hist.Parked, &hist.ParkedNote{Gateway: "gw1", Polls: 1, AskedMs: 1})
 	}, "counts 1 waiting polls"},
+	{"a broker waits for nobody", C4, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Parked: 5}})
+		s.request(1, wait4).hang()
+		s.now += 2 * second
+		s.noted(hist.Parked, &hist.ParkedNote{Gateway: "br1", Polls: 1, AskedMs: 1})
+	}, "br1 has 1 waiting polls"},
+	{"a slot is lost while a broker stands still", C4, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Parked: 1}})
+		f := hist.Fault{Name: "N3", Action: "pause", Target: "br1", Effect: "stopped"}
+		s.fault(1, hist.FaultBegins, f)
+		s.fault(1, hist.FaultObserved, f)
+		s.request(1, wait4).hang()
+		s.now += 2 * second
+		s.refuse(429, wait4, hist.AskAnswer{Limit: "parked"})
+		s.fault(1, hist.FaultEnds, f)
+	}, "at most 0 of 1"},
+	{"goroutines stay behind", F1, nil, func(s *story) {
+		s.noted(hist.Rest, &hist.RestNote{Process: "gw1", PID: 7, Goroutines: 50, Files: 90})
+		s.noted(hist.Rest, &hist.RestNote{Process: "gw1", PID: 7, After: true, Goroutines: 75, Files: 80})
+	}, "75 goroutines and 80 open files"},
+	{"descriptors stay behind", F1, nil, func(s *story) {
+		s.noted(hist.Rest, &hist.RestNote{Process: "gw1", PID: 7, Goroutines: 50, Files: 1000})
+		s.noted(hist.Rest, &hist.RestNote{Process: "gw1", PID: 7, After: true, Goroutines: 50, Files: 1021})
+	}, "1021 open files"},
 	{"a queue too many", C5, nil, func(s *story) {
 		s.behind(hist.Cluster{Limits: hist.Limits{Queues: 2}})
 		s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Queues: 3})
@@ -182,6 +206,28 @@ var badGates = []bad{
 		s.behind(hist.Cluster{Limits: hist.Limits{Queues: 2}})
 		s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Queues: 1, Full: true})
 	}, "cannot get to its 2"},
+	{"a deleted queue counts", C5, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Queues: 2}})
+		s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Queues: 1})
+		s.now += 3 * second
+		s.refuse(403, hist.AskArgs{Does: hist.DoesPush, Messages: 1}, hist.AskAnswer{Code: "quota_exceeded", Limit: "queues"})
+	}, "of which there were 1 of 2"},
+	{"an allowance is passed by more than a request of each gateway", C6, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Monthly: 10}})
+		for range 8 {
+			s.let(hist.AskArgs{Does: hist.DoesPush, Messages: 2})
+		}
+	}, "16 messages were taken of an allowance of 10"},
+	{"an allowance is not to be had", C6, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Monthly: 100}})
+		s.let(hist.AskArgs{Does: hist.DoesPush, Messages: 80})
+		s.refuse(403, hist.AskArgs{Does: hist.DoesPush, Messages: 4}, hist.AskAnswer{Code: "quota_exceeded", Limit: "month"})
+	}, "at most 84 can have been taken"},
+	{"a read is refused for the month", C6, nil, func(s *story) {
+		s.behind(hist.Cluster{Limits: hist.Limits{Monthly: 10}})
+		s.let(hist.AskArgs{Does: hist.DoesPush, Messages: 10})
+		s.refuse(403, hist.AskArgs{Does: hist.DoesPop}, hist.AskAnswer{Code: "quota_exceeded", Limit: "month"})
+	}, "pop was refused for the month"},
 	{"bytes pass their cap by more than a request of each gateway", C6, nil, func(s *story) {
 		s.behind(hist.Cluster{Limits: hist.Limits{RetainedBytes: 1000}})
 		s.let(hist.AskArgs{Does: hist.DoesPush, Bytes: 100})
@@ -238,6 +284,54 @@ var badGates = []bad{
 		s.refuse(401, hist.AskArgs{Key: "k"}, hist.AskAnswer{})
 		s.let(hist.AskArgs{Key: "k"})
 	}, "was revoked at"},
+	{"a lost notification is not made up for", Y1, nil, func(s *story) {
+		s.behind(hist.Cluster{})
+		f := hist.Fault{Name: "N23", Action: "mute", Target: "control", Effect: "felt"}
+		s.fault(1, hist.FaultBegins, f)
+		s.fault(1, hist.FaultObserved, f)
+		s.let(hist.AskArgs{Key: "k"})
+		s.noted(hist.Cut, &hist.CutNote{Cluster: "c", Key: "k", How: "key"})
+		s.now += 1500 * ms
+		s.let(hist.AskArgs{Key: "k"}) // it is being found
+		s.now += second
+		s.let(hist.AskArgs{Key: "k"})
+		s.fault(1, hist.FaultEnds, f)
+	}, "was revoked at"},
+	{"a gateway that starts without its control database serves nobody", Y2, nil, func(s *story) {
+		s.behind(hist.Cluster{})
+		f := hist.Fault{Name: "N23", Action: "reboot", Target: "gw1", Effect: "gone"}
+		s.fault(1, hist.FaultBegins, f)
+		s.fault(1, hist.FaultObserved, f)
+		s.now += 2 * second
+		s.refuse(503, hist.AskArgs{Part: "steady"}, hist.AskAnswer{Code: "control_unavailable"}) // it starts
+		s.now += 2 * second
+		s.refuse(503, hist.AskArgs{Part: "steady"}, hist.AskAnswer{Code: "control_unavailable"})
+		s.fault(1, hist.FaultEnds, f)
+	}, "gw1 answered 503"},
+	{"a neighbour waits, and the victim more", I2, nil, func(s *story) {
+		s.behind(hist.Cluster{Workload: "G6-turns"})
+		s.times("solo", 5*ms)
+		s.times("beside", 70*ms)
+		s.noted(hist.Offer, &hist.OfferNote{Cluster: "c", Requests: 100, Seconds: 6, MedianMs: 180})
+	}, "beside a noisy neighbour"},
+	{"a broker that failed is waited for until it is back", P2, pooled, func(s *story) {
+		f := brokerDown(s)
+		o := s.begin(hist.Push, messages("q", 1))
+		s.now += 2 * second
+		s.fault(1, hist.FaultRepairs, f)
+		s.fault(1, hist.FaultEnds, f)
+		o.ok(&hist.PushAnswer{result("queued", s.store(message("q", 1)))})
+		s.end()
+	}, "a push took 2"},
+	{"a pool is left with less than half", P2, nil, func(s *story) {
+		f := hist.Fault{Name: "N4", Action: "lost", Target: "cell", Effect: "felt"}
+		s.fault(1, hist.FaultBegins, f)
+		s.fault(1, hist.FaultObserved, f)
+		for range 2 {
+			s.noted(hist.Pooled, &hist.PoolNote{Gateway: "gw1", Brokers: 3, Live: 3, Serving: 1})
+		}
+		s.fault(1, hist.FaultEnds, f)
+	}, "sends to 1 of 3 brokers"},
 	{"a pop fails for its broker", P1, pooled, func(s *story) {
 		s.begin(hist.Pop, &hist.PopArgs{Queue: "q", Group: "g", Wait: true}).back(hist.Fail, 503, nil)
 	}, "ended in 503"},
@@ -288,6 +382,10 @@ func TestGatewaysThatKeepTheirPromises(t *testing.T) {
 	s.now += 2 * second
 	s.noted(hist.Parked, &hist.ParkedNote{Gateway: "gw1", AskedMs: 1})
 	s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Bytes: 1000})
+	// What a gateway took that was alone is seen when brokers are measured.
+	s.request(1, hist.AskArgs{Does: hist.DoesPush, Bytes: 10}).ok(&hist.AskAnswer{Mode: "local"})
+	s.request(1, hist.AskArgs{Does: hist.DoesPush, Bytes: 10}).ok(&hist.AskAnswer{Mode: "local"})
+	s.noted(hist.Truth, &hist.TruthNote{Cluster: "c", Bytes: 1040})
 	s.refuse(403, hist.AskArgs{Does: hist.DoesPush, Bytes: 10, Want: "403 storage_quota_exceeded storage"}, hist.AskAnswer{Code: "storage_quota_exceeded", Limit: "storage"})
 	s.let(hist.AskArgs{Key: "k"})
 	s.noted(hist.Cut, &hist.CutNote{Cluster: "c", Key: "k", How: "key"})

@@ -42,15 +42,15 @@ func (f *faults) clockDuring(from, to int64) bool {
 	return f.clock && slices.ContainsFunc(f.all, func(x *fault) bool { return x.Clock && x.began < to && x.ended > from })
 }
 
-// quiet reports whether no fault was under way, and none had ended shortly before, in a time. except names one that
-// does not count.
-func (f *faults) quiet(from, to int64, except string) bool {
+// quiet reports whether no fault was under way, and none had ended shortly before, in a time. except names those that do
+// not count.
+func (f *faults) quiet(from, to int64, except ...string) bool {
 	return !slices.ContainsFunc(f.all, func(x *fault) bool {
 		settled := x.ended
 		if settled != never {
 			settled += int64(x.deadline())
 		}
-		return x.Name != except && x.began < to && settled > from
+		return !slices.Contains(except, x.Name) && x.began < to && settled > from
 	})
 }
 
@@ -292,7 +292,7 @@ func (v *liveness) finish(j *judge) {
 				j.bad(V1, []int64{it.op, w.op}, "%s: a waiting pop was answered %s after the push on another broker was", w.lane.key, late.Round(time.Millisecond))
 			}
 		}
-		if j.header.Topology.Mesh && j.faults.quiet(it.inv, w.ret, "") {
+		if j.header.Topology.Mesh && j.faults.quiet(it.inv, w.ret) {
 			v.slow = append(v.slow, late)
 			j.rules[V2].checked++
 		}

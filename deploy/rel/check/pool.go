@@ -35,8 +35,9 @@ func (j *judge) pool(o *operation, e *hist.Event) {
 			if f.observed == never || !isBroker(j.header, f.Target) {
 				continue
 			}
+			over := f.over()
 			if o.inv < f.observed+int64(foundOut) {
-				if last := f.observed + int64(foundOut+promptly); f.cutsOff() && f.over() > last && int64(e.T) > f.observed {
+				if last := f.observed + int64(foundOut+promptly); f.cutsOff() && over > last && int64(e.T) > f.observed {
 					j.rules[P2].checked++
 					if int64(e.T) > last {
 						j.bad(P2, []int64{e.Op}, "a push was under way until %s after %s had failed (%s)", clockTime(int64(e.T)-f.observed), f.Target, f.Action)
@@ -44,15 +45,16 @@ func (j *judge) pool(o *operation, e *hist.Event) {
 				}
 				continue
 			}
-			if f.over() != never {
+			// What still waits when the fault is over counts too, if it was sent long enough before.
+			if over != never && o.inv+int64(promptly) > over {
 				continue
 			}
 			j.rules[P2].checked++
 			switch took := time.Duration(int64(e.T) - o.inv); {
-			case e.Kind != hist.OK:
-				j.bad(P2, []int64{e.Op}, "a push ended in %d %s, %s after %s had failed (%s)", e.Status, e.Err, clockTime(o.inv-f.observed), f.Target, f.Action)
 			case took > promptly:
 				j.bad(P2, []int64{e.Op}, "a push took %s, %s after %s had failed (%s)", took.Round(time.Millisecond), clockTime(o.inv-f.observed), f.Target, f.Action)
+			case e.Kind != hist.OK:
+				j.bad(P2, []int64{e.Op}, "a push ended in %d %s, %s after %s had failed (%s)", e.Status, e.Err, clockTime(o.inv-f.observed), f.Target, f.Action)
 			}
 		}
 	}
@@ -64,9 +66,30 @@ func (f *fault) cutsOff() bool {
 	case "N1", "N3":
 		return true
 	case "N4":
-		return f.Action != "errors"
+		return f.Action != "errors" && f.Action != "refusals" && f.Action != "lost"
 	}
 	return false
+}
+
+// pooled judges P2 by what a gateway says of its pool: answers that are lost never leave it less than half of the brokers
+// that are there. It must say so twice, since it is not asked in one moment.
+func (j *judge) pooled(n *hist.PoolNote) {
+	short := func(n *hist.PoolNote) bool { return n != nil && 2*n.Live >= n.Brokers && 2*n.Serving < n.Brokers }
+	g := &j.gates
+	if g.pools == nil {
+		g.pools = map[string]*hist.PoolNote{}
+	}
+	was := g.pools[n.Gateway]
+	g.pools[n.Gateway] = n
+	for _, f := range j.faults.all {
+		if f.Name != "N4" || f.Action != "lost" || f.observed == never || f.ended != never {
+			continue
+		}
+		j.rules[P2].checked++
+		if short(was) && short(n) {
+			j.bad(P2, nil, "%s sends to %d of %d brokers, of which %d answer its probes", n.Gateway, n.Serving, n.Brokers, n.Live)
+		}
+	}
 }
 
 func isBroker(h *hist.Header, name string) bool { return slices.Contains(h.Topology.Brokers, name) }

@@ -220,6 +220,14 @@ func saved(b *bucket, asks []*ask, node string, part, rate float64, since, at in
 // absence is a time in which one gateway decided alone.
 type absence struct{ from, to int64 }
 
+// reunited is how long after a gateway has decided alone what it has let in then may not be known to the others.
+const reunited = 20 * time.Second
+
+// estranged reports whether a gateway decided alone in a time, or shortly before, though nobody had cut it off.
+func (j *judge) estranged(from, to int64) bool {
+	return slices.ContainsFunc(j.gates.absences, func(a *absence) bool { return a.from < to && a.to+int64(reunited) > from })
+}
+
 // absences finds those that no fault explains in what gateways said of each answer.
 func (j *judge) absences() {
 	last := map[string]*absence{}
@@ -285,7 +293,7 @@ func (j *judge) utilisation(c *hist.Cluster, b *bucket, t *tariff, asks []*ask) 
 	for k := int64(0); k <= last+1; k++ {
 		from, to := first+k*int64(sliceTime), first+(k+1)*int64(sliceTime)
 		rate, steady := t.steady(from, to)
-		if k <= last && steady && offered[k] >= 2*rate*sliceTime.Seconds() && j.faults.quiet(from, to, "") {
+		if k <= last && steady && offered[k] >= 2*rate*sliceTime.Seconds() && j.faults.quiet(from, to) && !j.faults.touches(from, to, reunited, "N1") {
 			if begin < 0 {
 				begin = from + int64(sliceTime) // what had been saved is spent by then
 			}
@@ -334,7 +342,7 @@ func (j *judge) honesty(c *hist.Cluster, asks []*ask) {
 		}
 		was := told[a.client]
 		delete(told, a.client)
-		if was != nil && j.faults.quiet(was.inv, a.ret, "") {
+		if was != nil && j.faults.quiet(was.inv, a.ret) {
 			j.promised(c, was, a)
 		}
 		if a.status == 429 {

@@ -162,7 +162,7 @@ func (j *judge) excuse(r Rule) string {
 			return "a queue was deleted during the run: offsets began anew"
 		}
 	}
-	if j.busy && (r == V1 || r == V2 || r == C2 || r == C4 || r == I2 || r == Y1 || r == P2) {
+	if j.busy && (r == V1 || r == V2 || r == C2 || r == C4 || r == I2 || r == Y1 || r == Y2 || r == P2 || r == F1) {
 		return "the machine was too busy for times to mean anything"
 	}
 	if j.faults.lossy {

@@ -47,13 +47,15 @@ const (
 	C3              // Retry-After is true
 	C4              // slots of waiting polls
 	C5              // counts of queues and partitions
-	C6              // retained bytes
+	C6              // retained bytes, and the allowance of a month
 	C7              // order of refusals
 	I1              // isolation
 	I2              // noisy neighbours
 	Y1              // revocation
+	Y2              // ours: without the control database
 	P1              // ours: a pop never fails for its broker
 	P2              // ours: a broker that fails is found out
+	F1              // ours: nothing is left open
 	EXT             // no process ended on its own
 	LOG             // no panic, data race or unexplained error in a log
 	SQL             // the database agrees with itself
@@ -101,13 +103,15 @@ var promises = [ruleCount]struct{ name, text string }{
 	C3:  {"C3", "a lone client that waits as told is let in, and one that comes early is not"},
 	C4:  {"C4", "slots are those of the polls that wait: no more than the plan has, and none is lost"},
 	C5:  {"C5", "queues and partitions never pass their caps, and can reach them"},
-	C6:  {"C6", "retained bytes pass their cap by one request per gateway at most, and only pushes are refused for them"},
+	C6:  {"C6", "retained bytes and messages of a month pass their cap by one request per gateway at most, and only pushes are refused for them"},
 	C7:  {"C7", "of several reasons to refuse, the first in the order is told"},
 	I1:  {"I1", "no tenant is shown a text of another"},
 	I2:  {"I2", "a neighbour that offers fifty times its plan leaves p99 within twice or 50 ms"},
 	Y1:  {"Y1", "what is revoked opens nothing a second later, on any gateway, for ever"},
+	Y2:  {"Y2", "without the control database, what is known is served, by a gateway that starts then as well"},
 	P1:  {"P1", "no pop ends in a 5xx for its broker"},
-	P2:  {"P2", "2.5 s after a broker has failed, pushes go elsewhere"},
+	P2:  {"P2", "2.5 s after a broker has failed, pushes go elsewhere, and half of a pool is always asked"},
+	F1:  {"F1", "after a storm of clients a process holds no more goroutines and files than before"},
 	EXT: {"EXT", "no process ended that nobody stopped"},
 	LOG: {"LOG", "no panic, data race or unexplained error in the logs"},
 	SQL: {"SQL", "the tables agree with themselves"},
@@ -132,11 +136,14 @@ var mustSee = map[string][]Rule{
 	"W11": {V1, D1},
 	"W13": {B1, D4, B2},
 	"G1":  {C1, C2, C3},
-	"G2":  {C4},
+	"G2":  {C4, F1},
 	"G3":  {C5, C6},
 	"G4":  {C7},
 	"G5":  {I1},
 	"G6":  {I2},
+
+	"G6-turns": {I2},
+
 	"G8":  {Y1},
 	"G11": {P1, P2, D1},
 }

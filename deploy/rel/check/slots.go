@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"time"
 
 	"github.com/queengate/queengate/deploy/rel/hist"
@@ -28,6 +29,15 @@ func (a *ask) released() int64 {
 	return a.ret + int64(letGo)
 }
 
+// counted reports whether slots are counted as ever in a time: whatever happens to brokers and to the control database, but
+// not while Redis is away, or a gateway stands still.
+func (f *faults) counted(from, to int64) bool {
+	return f.quiet(from, to, "N1", "N2", "N3", "N4", "N5", "N8", "N23") && !slices.ContainsFunc(f.all, func(x *fault) bool {
+		stands := x.Name == "N2" && x.Action == "pause" || x.Name == "N20" // what is let go meanwhile ends with its deadline
+		return stands && x.began < to && (x.ended == never || x.ended+int64(reunited) > from)
+	})
+}
+
 // slots judges the cap of C4: never more polls wait than the plan allows, and none is refused while there is room.
 func (j *judge) slots(c *hist.Cluster, asks []*ask) {
 	most := c.Limits.Parked
@@ -35,7 +45,7 @@ func (j *judge) slots(c *hist.Cluster, asks []*ask) {
 		return
 	}
 	for _, a := range asks {
-		if a.Does != hist.DoesPoll || !j.faults.quiet(a.inv, min(a.ret, a.released()), "N2") {
+		if a.Does != hist.DoesPoll || !j.faults.counted(a.inv, min(a.ret, a.released())) || j.estranged(a.inv, a.ret) {
 			continue
 		}
 		switch {
@@ -70,14 +80,15 @@ func (j *judge) slots(c *hist.Cluster, asks []*ask) {
 	}
 }
 
-// gauges judges the gauge of C4: at rest a gateway counts just the polls that wait at it, and none a second after their
-// clients are gone.
+// gauges judges the gauges of C4: at rest a gateway counts just the polls that wait at it, and none a second after their
+// clients are gone; nor does a broker have more polls waiting than there are.
 func (j *judge) gauges() {
 	for _, p := range j.gates.parked {
+		broker := isBroker(j.header, p.Gateway)
 		from, open, rest := p.from-int64(letGo), 0, true
 		for _, a := range j.gates.polls {
 			// A refused poll holds no slot, however long its refusal takes.
-			if a.node != p.Gateway || a.inv > p.to || a.kind == hist.Fail {
+			if !broker && a.node != p.Gateway || a.inv > p.to || a.kind == hist.Fail {
 				continue
 			}
 			rest = rest && a.inv < from && (a.ret < from || a.ret > p.to+int64(onItsWay))
@@ -85,12 +96,48 @@ func (j *judge) gauges() {
 				open++
 			}
 		}
-		if !rest || len(j.gates.polls) == 0 || j.faults.touches(from, p.to, 0, "N2") {
+		if !rest || len(j.gates.polls) == 0 {
+			continue
+		}
+		if broker {
+			if j.faults.quiet(from, p.to) {
+				j.rules[C4].checked++
+				if p.Polls > open {
+					j.bad(C4, nil, "%s has %d waiting polls at %s, when %d wait at all gateways", p.Gateway, p.Polls, clockTime(p.to), open)
+				}
+			}
+			continue
+		}
+		if j.faults.touches(from, p.to, 0, "N2") || j.faults.rebooted(from, p.to) {
 			continue
 		}
 		j.rules[C4].checked++
 		if open != p.Polls {
 			j.bad(C4, nil, "%s counts %d waiting polls at %s, when %d wait", p.Gateway, p.Polls, clockTime(p.to), open)
+		}
+	}
+}
+
+// rebooted reports whether a gateway was down in a time because it had to start without its control database.
+func (f *faults) rebooted(from, to int64) bool {
+	return slices.ContainsFunc(f.all, func(x *fault) bool { return x.Action == "reboot" && x.began < to && x.ended > from })
+}
+
+// rests judges F1: a process that went through a storm of clients holds what it held before.
+func (j *judge) rests() {
+	before := map[string]*hist.RestNote{}
+	for _, n := range j.gates.rests {
+		if !n.After {
+			before[n.Process] = n
+			continue
+		}
+		was := before[n.Process]
+		if was == nil || was.PID != n.PID {
+			continue // it was started anew
+		}
+		j.rules[F1].checked++
+		if !n.Within(was) {
+			j.bad(F1, nil, "%s has %d goroutines and %d open files after the storm, and had %d and %d before", n.Process, n.Goroutines, n.Files, was.Goroutines, was.Files)
 		}
 	}
 }

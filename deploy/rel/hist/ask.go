@@ -21,6 +21,7 @@ type Limits struct {
 	Queues        int     `json:"queues,omitzero"`
 	Partitions    int     `json:"partitions,omitzero"` // of each queue, Default not counted
 	RetainedBytes int64   `json:"retainedBytes,omitzero"`
+	Monthly       int     `json:"monthly,omitzero"` // messages of a calendar month
 }
 
 // Cluster returns the cluster of a name, nil when the header does not name it.
@@ -87,11 +88,41 @@ type TruthNote struct {
 	Full bool `json:"full,omitzero"`
 }
 
-// ParkedNote is the gauge of waiting polls of one gateway.
+// ParkedNote is the gauge of waiting polls of one gateway, or of one broker.
 type ParkedNote struct {
-	Gateway string `json:"gateway"`
+	Gateway string `json:"gateway"` // or broker
 	Polls   int    `json:"polls"`
-	AskedMs int64  `json:"askedMs"` // how long before the note the gateway was asked
+	AskedMs int64  `json:"askedMs"` // how long before the note it was asked
+}
+
+// RestNote is what a process holds while it has nothing to do: before a storm of clients, and after it.
+type RestNote struct {
+	Process    string `json:"process"`
+	PID        int    `json:"pid"`
+	Broker     bool   `json:"broker,omitzero"`
+	After      bool   `json:"after,omitzero"`
+	Goroutines int    `json:"goroutines"`
+	Files      int    `json:"files"` // open descriptors
+}
+
+// Within reports whether a process holds no more than before, but for what comes and goes by itself: a fiftieth, or a few
+// connections to the database and workers of the server, which wait for ten seconds for more to do. A broker has connections
+// besides that gateways keep.
+func (n *RestNote) Within(before *RestNote) bool {
+	connections, workers := 8, 24
+	if n.Broker {
+		connections, workers = 64, 64
+	}
+	const part = 50
+	return n.Goroutines <= before.Goroutines+max(workers, before.Goroutines/part) && n.Files <= before.Files+max(connections, before.Files/part)
+}
+
+// PoolNote is what one gateway says of the brokers of its cell.
+type PoolNote struct {
+	Gateway string `json:"gateway"`
+	Brokers int    `json:"brokers"`
+	Live    int    `json:"live"`    // whose probes are answered
+	Serving int    `json:"serving"` // that are given new requests
 }
 
 // CutNote says that a credential counts no more: written when the database has committed it.
@@ -113,4 +144,7 @@ type OfferNote struct {
 	Requests int     `json:"requests"`
 	Refused  int     `json:"refused"`
 	Seconds  float64 `json:"seconds"`
+	// MedianMs is how long half of those that were let in took. It is said by a tenant without a rate, which is held back
+	// by nothing but that others have their turns.
+	MedianMs float64 `json:"medianMs,omitzero"`
 }

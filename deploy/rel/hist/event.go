@@ -58,6 +58,8 @@ const (
 	Cut       Func = "cut"       // *CutNote
 	Leak      Func = "leak"      // *LeakNote
 	Offer     Func = "offer"     // *OfferNote
+	Rest      Func = "rest"      // *RestNote
+	Pooled    Func = "pooled"    // *PoolNote
 )
 
 // funcs makes the values into which A and V of an event are decoded. A Func that is not here, or nil, leaves the raw
@@ -90,6 +92,8 @@ var funcs = map[Func]struct{ args, answer func() any }{
 	Cut:         {make1[CutNote], nil},
 	Leak:        {make1[LeakNote], nil},
 	Offer:       {make1[OfferNote], nil},
+	Rest:        {make1[RestNote], nil},
+	Pooled:      {make1[PoolNote], nil},
 }
 
 func make1[T any]() any { return new(T) }

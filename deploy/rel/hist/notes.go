@@ -79,6 +79,7 @@ type LogNote struct {
 type NoiseNote struct {
 	TimerP99Ms float64 `json:"timerP99Ms"`
 	FsyncP99Ms float64 `json:"fsyncP99Ms,omitzero"`
+	CPUWait    float64 `json:"cpuWait,omitzero"` // part of the time in which somebody waited for a CPU
 }
 
 // RemarkNote is for people.

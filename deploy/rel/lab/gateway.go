@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
@@ -10,11 +11,14 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -24,18 +28,21 @@ import (
 type Gateway struct {
 	Name    string  // gw1…
 	Addr    string  // where it serves
+	Secure  string  // and over TLS
 	Control []*Link // to the control database, which is that of the cell
 	Redis   *Link   // nil without Redis
 	service         // the process
 
-	lab *Lab
-	ops string // the operators' port
+	lab    *Lab
+	ops    string // the operators' port
+	starts atomic.Int32
 }
 
 // cell is what a cell with gateways has and one without needs not: the key that gateways sign with, and one tenant.
 type cell struct {
 	key             ed25519.PrivateKey
 	private, public string // files
+	cert, certKey   string // files: what gateways show to who comes over TLS
 	tenant          string // the namespace at the brokers
 	api             string // the tenant's key
 }
@@ -59,6 +66,9 @@ func newCell(dir string) (*cell, error) {
 	}
 	outer, err := x509.MarshalPKIXPublicKey(public)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.certify(dir, private); err != nil {
 		return nil, err
 	}
 	return c, errors.Join(
@@ -121,7 +131,7 @@ func (l *Lab) gateways(ctx context.Context) error {
 
 // place gives the gateway its ports and its links.
 func (g *Gateway) place() error {
-	for _, addr := range []*string{&g.Addr, &g.ops} {
+	for _, addr := range []*string{&g.Addr, &g.Secure, &g.ops} {
 		port, err := freePort()
 		if err != nil {
 			return err
@@ -150,7 +160,9 @@ func (g *Gateway) environment() []string {
 		ports[i] = l.Port()
 	}
 	env := []string{
-		"QUEENGATE_HTTP=" + g.Addr, "QUEENGATE_HTTPS=off", "QUEENGATE_OPS=" + g.ops, "QUEENGATE_LOG_LEVEL=warn", "GOMAXPROCS=1",
+		"QUEENGATE_HTTP=" + g.Addr, "QUEENGATE_HTTPS=" + g.Secure, "QUEENGATE_OPS=" + g.ops,
+		"QUEENGATE_TLS_CERT=" + g.lab.cell.cert, "QUEENGATE_TLS_KEY=" + g.lab.cell.certKey, "QUEENGATE_DATA=" + filepath.Join(g.lab.dir, g.Name+"-data"),
+		"QUEENGATE_LOG_LEVEL=warn", "GOMAXPROCS=1",
 		"QUEENGATE_POSTGRES_DSN=" + dsn(ports...), "QUEENGATE_GATEWAY_CELL_KEY_FILE=" + g.lab.cell.private,
 		"QUEENGATE_GATEWAY_DRAIN_TIME=5s", fmt.Sprintf("QUEENGATE_QUOTA_FLEET_SIZE=%d", g.lab.cfg.Gateways),
 		"QUEENGATE_GATEWAY_JWT_ISSUER=" + sessionIssuer, "QUEENGATE_GATEWAY_JWT_SECRET=" + sessionSecret,
@@ -162,11 +174,15 @@ func (g *Gateway) environment() []string {
 		// On a machine that is shared an answer of Redis may take longer than the 25 ms that are a fault elsewhere.
 		env = append(env, "QUEENGATE_REDIS_URL=redis://"+g.Redis.Addr()+"/0", "QUEENGATE_REDIS_BUDGET=150ms")
 	}
+	for _, name := range slices.Sorted(maps.Keys(g.lab.cfg.Settings)) {
+		env = append(env, name+"="+g.lab.cfg.Settings[name])
+	}
 	return env
 }
 
 // Launch starts the process and does not wait.
 func (g *Gateway) Launch() error {
+	g.starts.Add(1)
 	p, err := g.lab.start(g.Name, g.lab.product(g.environment(), "gateway"))
 	if err != nil {
 		return err
@@ -183,6 +199,29 @@ func (g *Gateway) Restart(ctx context.Context) error {
 		}
 	}
 	return g.Ready(ctx)
+}
+
+// GatewaysDied reports whether a gateway has been started more than once.
+func (l *Lab) GatewaysDied() bool {
+	return slices.ContainsFunc(l.Gateways, func(g *Gateway) bool { return g.starts.Load() > 1 })
+}
+
+// certify makes the certificate that gateways show, and that nobody is asked to believe.
+func (c *cell) certify(dir string, key ed25519.PrivateKey) error {
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(24 * time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
+	if err != nil {
+		return err
+	}
+	inner, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	c.cert, c.certKey = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	return errors.Join(
+		os.WriteFile(c.cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o644),
+		os.WriteFile(c.certKey, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: inner}), 0o600),
+	)
 }
 
 // Weather sets that of the gateway's links to the control database.
@@ -219,7 +258,7 @@ func (g *Gateway) Ready(ctx context.Context) error {
 func (l *Lab) bootstrap(ctx context.Context) error {
 	urls := make([]string, len(l.Brokers))
 	for i, b := range l.Brokers {
-		link, err := newLink("gw-"+b.Name, b.Addr)
+		link, err := newFarLink("gw-"+b.Name, b.Addr, l.cfg.Far)
 		if err != nil {
 			return err
 		}

@@ -38,6 +38,8 @@ type Config struct {
 	Spool    bool              // brokers have a spool: the product must know the setting; see HasSpool
 	Volume   bool              // spools lie on volumes of their own; see CanMount
 	Postgres map[string]string // more settings of PostgreSQL
+	Settings map[string]string // more settings of gateways, by the names of their variables
+	Far      time.Duration     // how far away gateways are from brokers, each way
 }
 
 // Lab is a system that runs. Its methods are for one goroutine, the links and processes in it for any.
@@ -53,9 +55,10 @@ type Lab struct {
 	pgbin string
 	rec   *hist.Writer
 
-	replication *Link // standby to primary, nil without a standby
-	cell        *cell // nil without gateways
-	promoted    bool  // the standby is the primary
+	replication *Link                    // standby to primary, nil without a standby
+	cell        *cell                    // nil without gateways
+	before      map[string]hist.RestNote // what processes held before a storm; see AtRest
+	promoted    bool                     // the standby is the primary
 
 	mu     sync.Mutex // guards broken
 	broken error

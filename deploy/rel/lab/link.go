@@ -1,6 +1,8 @@
 package lab
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +30,10 @@ type Weather struct {
 	// Answer is what every connection is told as soon as it says something, after which it is closed: whoever listens
 	// there hears nothing.
 	Answer string
+	Lost   bool    // answers are lost: what was said has been heard, and the connection is reset when something comes back
+	On     string  // Answer and Lost befall only what begins so, say a method and a path
+	Share  float64 // and only this part of it, all when zero
+	Mute   bool    // notifications of PostgreSQL vanish, and everything else passes
 	Loss   float64 // probability that a piece of the stream vanishes: what comes after it makes no sense
 }
 
@@ -39,6 +45,7 @@ type Link struct {
 	Name string
 
 	target  string
+	far     time.Duration // how far away the target always is, each way
 	ln      net.Listener
 	running sync.WaitGroup
 	held    atomic.Int64 // pieces that met a deaf way
@@ -54,13 +61,16 @@ type Link struct {
 }
 
 // newLink opens a link on a port of its own to an address.
-func newLink(name, target string) (*Link, error) {
+func newLink(name, target string) (*Link, error) { return newFarLink(name, target, 0) }
+
+// newFarLink is newLink to a target that is so far away.
+func newFarLink(name, target string, far time.Duration) (*Link, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("open the link %s: %w", name, err)
 	}
 	l := &Link{
-		Name: name, target: target, ln: ln, changed: make(chan struct{}), conns: map[*net.TCPConn]struct{}{},
+		Name: name, target: target, far: far, ln: ln, changed: make(chan struct{}), conns: map[*net.TCPConn]struct{}{},
 		dice: rand.New(rand.NewPCG(uint64(len(name)), 1)),
 	}
 	l.running.Go(l.accept)
@@ -161,26 +171,42 @@ func (l *Link) serve(near *net.TCPConn) {
 	}
 	defer l.forget(far)
 	var both sync.WaitGroup
-	both.Go(func() { l.pump(far, near, Forth) })
-	both.Go(func() { l.pump(near, far, Back) })
+	var doomed atomic.Bool // its next answer is lost
+	both.Go(func() { l.pump(far, near, Forth, &doomed) })
+	both.Go(func() { l.pump(near, far, Back, &doomed) })
 	both.Wait()
 	_ = near.Close()
 	_ = far.Close()
 }
 
 // pump carries one way until the end of the stream, which it hands on, or an error, which ends both ways.
-func (l *Link) pump(to, from *net.TCPConn, way Way) {
+func (l *Link) pump(to, from *net.TCPConn, way Way, doomed *atomic.Bool) {
 	buf := make([]byte, pieceBytes)
 	for {
 		n, err := from.Read(buf)
-		if answer := l.answer(); n > 0 && way == Forth && answer != "" {
-			_, _ = from.Write([]byte(answer))
-			_ = from.Close()
+		piece := buf[:n]
+		switch {
+		case n == 0:
+		case way == Back && doomed.Load():
+			abort(from)
 			abort(to)
 			return
+		case way == Back:
+			piece = l.mute(piece)
+		default:
+			answer, lost := l.befalls(piece)
+			if answer != "" {
+				_, _ = from.Write([]byte(answer))
+				_ = from.Close()
+				abort(to)
+				return
+			}
+			if lost {
+				doomed.Store(true)
+			}
 		}
-		if n > 0 && l.pass(way) {
-			if _, werr := to.Write(buf[:n]); werr != nil {
+		if len(piece) > 0 && l.pass(way) {
+			if _, werr := to.Write(piece); werr != nil {
 				abort(from)
 				return
 			}
@@ -196,14 +222,33 @@ func (l *Link) pump(to, from *net.TCPConn, way Way) {
 	}
 }
 
-// answer is what is told to who dialled in place of an answer, "" when nothing.
-func (l *Link) answer() string {
+// befalls is what happens to something that is said: it is answered here, or its answer will be lost, or neither.
+func (l *Link) befalls(said []byte) (answer string, lost bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.weather.Answer != "" {
-		l.lost.Add(1)
+	w := &l.weather
+	if w.Answer == "" && !w.Lost || !bytes.HasPrefix(said, []byte(w.On)) || w.Share > 0 && l.dice.Float64() >= w.Share {
+		return "", false
 	}
-	return l.weather.Answer
+	l.lost.Add(1)
+	return w.Answer, w.Lost
+}
+
+// mute takes notifications of PostgreSQL out of what comes back. They come by themselves, between answers: a piece that
+// begins with one is of nothing else, save other messages behind it.
+func (l *Link) mute(piece []byte) []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	const header = 5 // a letter, and the length of all that follows it
+	for l.weather.Mute && len(piece) >= header && piece[0] == 'A' {
+		length := 1 + int(binary.BigEndian.Uint32(piece[1:]))
+		if length < header || length > len(piece) {
+			break
+		}
+		l.lost.Add(1)
+		piece = piece[length:]
+	}
+	return piece
 }
 
 // pass lets one piece wait as the weather wants, and reports whether it arrives.
@@ -225,12 +270,12 @@ func (l *Link) pass(way Way) bool {
 			<-changed
 			continue
 		}
-		if w.Delay > 0 {
-			if !noted {
-				l.held.Add(1)
-				noted = true
-			}
-			time.Sleep(w.Delay)
+		if w.Delay > 0 && !noted {
+			l.held.Add(1)
+			noted = true
+		}
+		if late := w.Delay + l.far; late > 0 {
+			time.Sleep(late)
 		}
 		if lose {
 			l.lost.Add(1)

@@ -168,3 +168,64 @@ func TestLossLosesPieces(t *testing.T) {
 		t.Errorf("behind what was lost came %q, %v", got, err)
 	}
 }
+
+func TestALostAnswerIsThatOfWhatWasHeard(t *testing.T) {
+	t.Parallel()
+	l := link(t)
+	l.Set(Weather{On: "push", Lost: true})
+	c := dial(t, l)
+	if got, err := c.say("pop", long); got != "pop" || err != nil {
+		t.Errorf("what is not meant came as %q, %v", got, err)
+	}
+	if got, err := c.say("push", long); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the answer came as %q, %v", got, err)
+	}
+	if l.Hits() != 1 {
+		t.Errorf("it was felt %d times", l.Hits())
+	}
+}
+
+func TestSomeOfWhatIsSaidIsAnsweredByTheLink(t *testing.T) {
+	t.Parallel()
+	l := link(t)
+	l.Set(Weather{On: "push", Share: 0.5, Answer: "no\n"})
+	refused := 0
+	const tries = 100
+	for range tries {
+		got, err := dial(t, l).say("push", long)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got == "no" {
+			refused++
+		}
+	}
+	if refused == 0 || refused == tries || int64(refused) != l.Hits() {
+		t.Errorf("%d of %d are answered, and it was felt %d times", refused, tries, l.Hits())
+	}
+}
+
+func TestAMuteLinkTakesNotificationsOnly(t *testing.T) {
+	t.Parallel()
+	const (
+		note   = "A\x00\x00\x00\x0c\x00\x00\x00\x01c\x00x\x00"
+		answer = "C\x00\x00\x00\x06S\x00"
+	)
+	for name, c := range map[string]struct{ in, want string }{
+		"one":                {note, ""},
+		"two":                {note + note, ""},
+		"and an answer":      {note + answer, answer},
+		"behind an answer":   {answer + note, answer + note},
+		"half a one":         {note[:8], note[:8]},
+		"a length too small": {"A\x00\x00\x00\x01", "A\x00\x00\x00\x01"},
+	} {
+		l := &Link{weather: Weather{Mute: true}}
+		if got := string(l.mute([]byte(c.in))); got != c.want {
+			t.Errorf("%s: %q passes, want %q", name, got, c.want)
+		}
+		l.weather.Mute = false
+		if got := string(l.mute([]byte(c.in))); got != c.in {
+			t.Errorf("%s: a link that is not mute passes %q", name, got)
+		}
+	}
+}

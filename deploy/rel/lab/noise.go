@@ -5,19 +5,23 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/queengate/queengate/deploy/rel/hist"
 )
 
-// Noise measures, until ctx ends, how late a timer of 1 ms is on this machine, and before that how long its disk takes
-// to sync. It notes both when it ends: on a machine that stands still now and then, nobody can judge latency.
+// Noise measures, until ctx ends, how late a timer of 1 ms is on this machine and how much of the time somebody waited for a
+// CPU, and before that how long its disk takes to sync. It notes all when it ends: on a machine that stands still now and
+// then, nobody can judge latency.
 func Noise(ctx context.Context, rec *hist.Writer, dir string) error {
 	syncs, err := syncTimes(dir)
 	if err != nil {
 		return err
 	}
 	var late []time.Duration
+	start, waited := time.Now(), cpuWaits()
 	for ctx.Err() == nil {
 		began := time.Now()
 		time.Sleep(time.Millisecond)
@@ -27,8 +31,25 @@ func Noise(ctx context.Context, rec *hist.Writer, dir string) error {
 		case <-ctx.Done():
 		}
 	}
-	rec.Note(hist.Noise, &hist.NoiseNote{TimerP99Ms: ms(p99(late)), FsyncP99Ms: ms(p99(syncs))})
+	rec.Note(hist.Noise, &hist.NoiseNote{
+		TimerP99Ms: ms(p99(late)), FsyncP99Ms: ms(p99(syncs)), CPUWait: float64(cpuWaits()-waited) / float64(time.Since(start)),
+	})
 	return nil
+}
+
+// cpuWaits is how long somebody on this machine has waited for a CPU, of all time; 0 where the kernel does not say.
+func cpuWaits() time.Duration {
+	text, err := os.ReadFile("/proc/pressure/cpu")
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	_, total, _ := strings.Cut(line, "total=")
+	n, err := strconv.ParseInt(total, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(n) * time.Microsecond
 }
 
 func syncTimes(dir string) ([]time.Duration, error) {

@@ -62,7 +62,7 @@ func overrides(l *hist.Limits) map[string]any {
 	for name, v := range map[string]float64{
 		"max_req_per_sec": l.RequestRate, "req_burst": l.RequestBurst, "max_msgs_per_sec": l.MessageRate, "msgs_burst": l.MessageBurst,
 		"max_queues": float64(l.Queues), "max_partitions_per_queue": float64(l.Partitions), "max_parked_pops": float64(l.Parked),
-		"max_retained_bytes": float64(l.RetainedBytes),
+		"max_retained_bytes": float64(l.RetainedBytes), "monthly_msgs_quota": float64(l.Monthly),
 	} {
 		if v != 0 {
 			m[name] = v

@@ -65,10 +65,14 @@ func (l *Lab) see(ctx context.Context, c *pgx.Conn, t *Tenant, full bool) error 
 	return nil
 }
 
-// parkedSeries is the gauge of waiting polls.
-const parkedSeries = "queengate_proxy_parked_polls"
+// The series of waiting polls, of a gateway and of a broker, and that of goroutines.
+const (
+	parkedSeries  = "queengate_proxy_parked_polls"
+	waitingSeries = "queen_parked_long_polls"
+	routineSeries = "go_goroutines"
+)
 
-// Parked notes, every so often until ctx ends, how many polls each gateway says to have waiting.
+// Parked notes, every so often until ctx ends, how many polls each gateway and each broker says to have waiting.
 func (l *Lab) Parked(ctx context.Context, every time.Duration) {
 	for {
 		select {
@@ -76,36 +80,123 @@ func (l *Lab) Parked(ctx context.Context, every time.Duration) {
 		case <-ctx.Done():
 			return
 		}
-		for _, g := range l.Gateways {
+		note := func(name string, metrics func(context.Context) ([]byte, error), series string) {
 			began := time.Now()
-			v, err := g.gauge(ctx, parkedSeries)
-			if err != nil {
-				continue
+			if text, err := metrics(ctx); err == nil {
+				if v, ok := gauge(text, series); ok {
+					l.rec.Note(hist.Parked, &hist.ParkedNote{Gateway: name, Polls: int(v), AskedMs: time.Since(began).Milliseconds() + 1})
+				}
 			}
-			l.rec.Note(hist.Parked, &hist.ParkedNote{Gateway: g.Name, Polls: int(v), AskedMs: time.Since(began).Milliseconds() + 1})
+		}
+		for _, g := range l.Gateways {
+			note(g.Name, g.metrics, parkedSeries)
+		}
+		for _, b := range l.Brokers {
+			note(b.Name, b.metrics, waitingSeries)
 		}
 	}
 }
 
-// gauge reads one series without labels of a gateway's metrics.
-func (g *Gateway) gauge(ctx context.Context, name string) (float64, error) {
-	text, err := g.metrics(ctx)
-	if err != nil {
-		return 0, err
-	}
+// gauge finds one series without labels among metrics.
+func gauge(text []byte, name string) (v float64, ok bool) {
 	for line := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(v), 64)
+		if s, found := strings.CutPrefix(line, name+" "); found {
+			v, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+			return v, err == nil
 		}
 	}
-	return 0, fmt.Errorf("%s shows no %s", g.Name, name)
+	return 0, false
+}
+
+// atRestTime bounds the wait for processes to let go of what clients held.
+const atRestTime = 12 * time.Second
+
+// AtRest notes what each gateway and each broker holds when clients have nothing under way. After a storm it waits until
+// that is what it was before it, for some seconds.
+func (l *Lab) AtRest(ctx context.Context, after bool) {
+	ctx, cancel := context.WithTimeout(ctx, atRestTime)
+	defer cancel()
+	note := func(name string, pid int, broker bool, metrics func(context.Context) ([]byte, error)) {
+		for {
+			n := hist.RestNote{Process: name, PID: pid, Broker: broker, After: after, Files: int(usage(pid)["files"])}
+			if text, err := metrics(context.WithoutCancel(ctx)); err == nil {
+				v, _ := gauge(text, routineSeries)
+				n.Goroutines = int(v)
+			}
+			before, known := l.before[name]
+			if after && known && before.PID == pid && !n.Within(&before) {
+				select {
+				case <-time.After(100 * time.Millisecond):
+					continue
+				case <-ctx.Done():
+				}
+			}
+			if !after {
+				if l.before == nil {
+					l.before = map[string]hist.RestNote{}
+				}
+				l.before[name] = n
+			}
+			l.rec.Note(hist.Rest, &n)
+			return
+		}
+	}
+	for _, g := range l.Gateways {
+		note(g.Name, g.PID(), false, g.metrics)
+	}
+	for _, b := range l.Brokers {
+		note(b.Name, b.PID(), true, b.metrics)
+	}
+}
+
+// Pools notes, every so often until ctx ends, what each gateway says of the cell's brokers.
+func (l *Lab) Pools(ctx context.Context, every time.Duration) {
+	for {
+		select {
+		case <-time.After(every):
+		case <-ctx.Done():
+			return
+		}
+		for _, g := range l.Gateways {
+			text, err := g.metrics(ctx)
+			if err != nil {
+				continue
+			}
+			n := hist.PoolNote{Gateway: g.Name}
+			for line := range strings.Lines(string(text)) {
+				if !strings.HasPrefix(line, "queengate_proxy_broker_up{") {
+					continue
+				}
+				up := strings.HasSuffix(line, "} 1\n")
+				switch {
+				case strings.Contains(line, `probe="livez"`):
+					n.Brokers++
+					if up {
+						n.Live++
+					}
+				case strings.Contains(line, `probe="serving"`) && up:
+					n.Serving++
+				}
+			}
+			l.rec.Note(hist.Pooled, &n)
+		}
+	}
+}
+
+// metrics are those that an operator sees of a broker.
+func (b *Broker) metrics(ctx context.Context) ([]byte, error) {
+	return page(ctx, "http://"+b.Addr+"/metrics/prometheus")
 }
 
 // metrics are those that an operator sees of a gateway.
 func (g *Gateway) metrics(ctx context.Context) ([]byte, error) {
+	return page(ctx, "http://"+g.ops+"/metrics")
+}
+
+func page(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+g.ops+"/metrics", http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err
 	}

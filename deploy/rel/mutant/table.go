@@ -32,6 +32,11 @@ func gates(workload, nemeses string, more ...string) []string {
 	}, more...)
 }
 
+// pooled are the arguments of a short run of a pool of three brokers.
+func pooled(nemesis string) []string {
+	return []string{"-workloads", "G11", "-nemeses", nemesis, "-brokers", "3", "-gateways", "2", "-quiet", "3s"}
+}
+
 // Routines of the database.
 const (
 	push       = "migrations/broker/routines/push.sql"
@@ -228,10 +233,12 @@ var All = []Mutant{
 		"the size of a payload is judged before the plan's counts",
 		edit("quota/order.go", `	{limitQueues, creates, checkQueues, refuseQueues, reportQueues},
 	{limitPartitions, stores, checkPartitions, refusePartitions, reportPartitions},
+	{limitBody, all, checkBodySize, refuseBodySize, reportBodySize},
 	{limitPayload, pushes, checkPayload, refusePayload, reportPayload},
 `, `	{limitPayload, pushes, checkPayload, refusePayload, reportPayload},
 	{limitQueues, creates, checkQueues, refuseQueues, reportQueues},
 	{limitPartitions, stores, checkPartitions, refusePartitions, reportPartitions},
+	{limitBody, all, checkBodySize, refuseBodySize, reportBodySize},
 `),
 		Kill{Run: gates("G4", "none"), Rule: "C7"},
 	},
@@ -239,6 +246,77 @@ var All = []Mutant{
 		"queues are remembered without their tenant, and read by a neighbour",
 		edit("broker/names.go", "n, k := b.names, queueKey{tenant, name}", "n, k := b.names, queueKey{name: name}"),
 		Kill{Run: gates("G5", "none"), Rule: "I1"},
+	},
+	{
+		"a hang-up is noticed at the end of its poll",
+		edit("proxy/upstream.go", "		_ = k.conn.Close() // the reader of it reports what happened\n", ""),
+		Kill{Run: gates("G2", "none", "-load", "24s"), Rule: "C4"},
+	},
+	{
+		"a poll whose client hung up keeps its slot",
+		edit("proxy/poll.go", "	case p.gave() == errClientGone:\n		g.settle(ex, quota.Outcome{})\n", "	case p.gave() == errClientGone:\n		ex.admission = nil\n"),
+		Kill{Run: gates("G2", "none", "-load", "24s"), Rule: "C4"},
+	},
+	{
+		"some more polls wait than a plan has slots",
+		edit("quota/decide.lua", "judge(16, slot_mode, used >= most_slots)", "judge(16, slot_mode, used >= most_slots + 5)"),
+		Kill{Run: gates("G2", "none", "-load", "24s"), Rule: "C4"},
+	},
+	{
+		"a broker lets a poll wait whose client is gone",
+		edit("broker/detach.go", "conn.Stand(false, p.hangUp)", "conn.Stand(false, func() {})"),
+		Kill{Run: gates("G2", "none", "-load", "24s"), Rule: "C4"},
+	},
+	{
+		"a poll whose client hung up is forgotten with all that it holds",
+		edit("proxy/sleep.go", "			p.cancel(errClientGone)\n		} else {", "			return\n		} else {"),
+		Kill{Run: gates("G2", "none", "-load", "24s"), Rule: "F1"},
+	},
+	{
+		"a push that a broker refused keeps its places",
+		edit("proxy/forward.go", "	case status >= 500 && a.saysNone():\n		g.refund(ex)\n", "	case status >= 500 && a.saysNone():\n		ex.admission = nil\n"),
+		Kill{Run: gates("G3", "N4:refusals", "-load", "30s"), Rule: "C5"},
+	},
+	{
+		"a deleted queue keeps its place",
+		[]Edit{
+			{"proxy/forward.go", "			g.gate.QueueDeleted(ex.cluster, ex.params[0])\n", ""},
+			{"quota/seed.go", "	return !early && g.ensure(ctx, c, true) == nil", "	return early && g.ensure(ctx, c, true) == nil"},
+		},
+		Kill{Run: gates("G3", "none", "-load", "20s"), Rule: "C5"},
+	},
+	{
+		"neither gateways nor brokers count queues and partitions",
+		[]Edit{
+			{"quota/rules.go", "	if s.newQueues > 0 && used > most {", "	if s.newQueues > 0 && used < 0 {"},
+			{"quota/rules.go", "	if s.grows && int64(s.growsTo) > most {", "	if s.grows && most < 0 {"},
+			{"quota/decide.lua", "    judge(4, queue_mode, new_queues > 0 and queues + new_queues > most_queues)\n    judge(8, partition_mode, grows_to > most_partitions)\n", ""},
+			{"broker/identity.go", "caps := store.Caps{MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions}", "caps := store.Caps{}"},
+		},
+		Kill{Run: gates("G3", "none"), Rule: "C5"},
+	},
+	{
+		"every gateway of a fleet counts the month by itself",
+		nil, // a setting does it
+		Kill{Run: gates("G3", "none", "-quota", "local"), Rule: "C6"},
+	},
+	{
+		"of a full gateway the first comes first",
+		edit("internal/fair/places.go", "	c.queue.Push(owner, v)", "	var all K\n	c.queue.Push(all, v)"),
+		Kill{Run: []string{
+			"-workloads", "G6-turns", "-nemeses", "none", "-brokers", "1", "-gateways", "2", "-quota", "exact", "-load", "10s", "-far", "20ms",
+			"-setting", "QUEENGATE_GATEWAY_MAX_IN_FLIGHT=8",
+		}, Rule: "I2"},
+	},
+	{
+		"a lost notification is not made up for",
+		edit("plans/book.go", "			case <-wakeC:\n			case <-tick.C:\n", "			case <-wakeC:\n"),
+		Kill{Run: gates("G8", "N23:mute"), Rule: "Y1"},
+	},
+	{
+		"a gateway keeps nothing for a start without its control database",
+		edit("plans/book.go", "func WithFile(f File) Option { return func(b *Book) { b.keeper = newKeeper(b.log, f) } }", "func WithFile(File) Option { return func(*Book) {} }"),
+		Kill{Run: gates("G8", "N23:reboot"), Rule: "EXT"},
 	},
 	{
 		"a revoked session is believed",
@@ -256,6 +334,24 @@ var All = []Mutant{
 		Kill{Run: []string{
 			"-workloads", "G11", "-nemeses", "N4:errors", "-brokers", "3", "-gateways", "2", "-quiet", "3s", "-once=false", "-load", "50s",
 		}, Rule: "P1"},
+	},
+	{
+		"a broker that does not answer stays in its pool",
+		[]Edit{
+			{"proxy/standing.go", "	failuresOut = 2\n", "	failuresOut = 1 << 30\n"},
+			{"proxy/standing.go", "	lossesOut = 3\n", "	lossesOut = 1 << 30\n"},
+		},
+		Kill{Run: pooled("N4:deaf-back"), Rule: "P2"},
+	},
+	{
+		"a push goes to another broker when its answer was lost",
+		edit("proxy/forward.go", "		if far != unsent && !read {", "		if far == partial && !read {"),
+		Kill{Run: pooled("N4:lost"), Rule: "D2"},
+	},
+	{
+		"a pool takes out all of its brokers",
+		edit("proxy/pool.go", "	return 2*others >= len(all)", "	return others < len(all)"),
+		Kill{Run: pooled("N4:lost"), Rule: "P2"},
 	},
 }
 

@@ -13,7 +13,7 @@ import (
 const slow, late = 2 * time.Second, 200 * time.Millisecond
 
 // broker is N4: gateways and one broker cannot reach each other, or in one direction only, or late, or all that comes back
-// is an error.
+// is an error. Or all brokers (nil) refuse some of what they are told, or store pushes of which they cannot say so.
 func (n *Nemesis) broker(f *fault, b *lab.Broker) {
 	w := weather(f.note.Action)
 	switch f.note.Action {
@@ -21,9 +21,30 @@ func (n *Nemesis) broker(f *fault, b *lab.Broker) {
 		w = lab.Weather{Delay: slow}
 	case "errors":
 		w = lab.Weather{Answer: "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"}
+	case "refusals":
+		w = lab.Weather{On: "POST ", Share: refused, Answer: refusal}
+	case "lost":
+		w = lab.Weather{On: "POST /api/v1/push", Lost: true}
 	}
-	n.links(f, w, b.Gate)
+	brokers := n.lab.Brokers
+	if b != nil {
+		brokers = []*lab.Broker{b}
+	}
+	links := make([]*lab.Link, len(brokers))
+	for i, b := range brokers {
+		links[i] = b.Gate
+	}
+	n.links(f, w, links...)
 }
+
+// refused is the part of requests that brokers refuse, and refusal what they say then: that nothing happened.
+const (
+	refused     = 0.2
+	refusalBody = `{"error":"not now","code":"broker_overloaded","retryable":true,"outcome":"none"}`
+)
+
+var refusal = fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+	len(refusalBody), refusalBody)
 
 // links makes a fault of links that are changed together; it is seen when one of them has felt it.
 func (n *Nemesis) links(f *fault, w lab.Weather, links ...*lab.Link) {
@@ -51,17 +72,42 @@ func (n *Nemesis) links(f *fault, w lab.Weather, links ...*lab.Link) {
 	}
 }
 
-// control is N23: gateways cannot ask the control database, or hear nothing from it, or late.
-func (n *Nemesis) control(f *fault) {
+// control is N23: gateways cannot ask the control database, or hear nothing from it, or late, or are not notified of
+// changes. Or one of them starts while it is away, and has only what it has kept.
+func (n *Nemesis) control(f *fault, g *lab.Gateway) {
 	w := weather(f.note.Action)
-	if f.note.Action == "slow" {
+	switch f.note.Action {
+	case "slow":
 		w = lab.Weather{Delay: late}
+	case "mute":
+		w = lab.Weather{Mute: true}
 	}
 	var links []*lab.Link
 	for _, g := range n.lab.Gateways {
 		links = append(links, g.Control...)
 	}
 	n.links(f, w, links...)
+	if g == nil {
+		return
+	}
+	cut, mend := f.inject, f.repair
+	f.inject = func(ctx context.Context) (string, error) {
+		effect, err := cut(ctx)
+		if err != nil {
+			return "", err
+		}
+		pid := g.PID()
+		if err := g.End(ctx, syscall.SIGKILL); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%s, and process %d is gone and starts again", effect, pid), g.Launch()
+	}
+	f.repair = func(ctx context.Context) error {
+		if err := mend(ctx); err != nil {
+			return err
+		}
+		return g.Restart(ctx)
+	}
 }
 
 // redis is N20: Redis is killed and comes back empty, stands still, forgets everything, has no memory left or is slow; or

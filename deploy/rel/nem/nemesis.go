@@ -147,7 +147,7 @@ func (n *Nemesis) fault(p Plan) (*fault, error) {
 	case "N20":
 		n.redis(f, g)
 	case "N23":
-		n.control(f)
+		n.control(f, g)
 	default:
 		return nil, fmt.Errorf("there is no nemesis %s", p.Name)
 	}

@@ -15,7 +15,7 @@ import (
 type Plan struct {
 	Name   string        // N1…
 	Action string        // one of those of the name; see actions
-	Target string        // br1…, pg, mesh
+	Target string        // br1…, cell, pg, mesh
 	At     time.Duration // since the load began; later when the fault before it takes longer
 	For    time.Duration // between observed and repair
 }
@@ -38,7 +38,7 @@ var kinds = map[string]kind{
 	"N2": {actions: []string{"kill-9", "pause", "terminate"}, on: "gw", from: time.Second, to: 3 * time.Second, needs: gateways},
 	"N3": {actions: []string{"pause"}, on: "br", from: 2500 * time.Millisecond, to: 5 * time.Second},
 	"N4": {
-		actions: []string{"cut", "slow", "deaf-back", "errors", "deaf"}, on: "br", from: 4 * time.Second, to: 6 * time.Second, needs: gateways,
+		actions: []string{"cut", "slow", "deaf-back", "errors", "deaf", "refusals", "lost"}, on: "br", from: 4 * time.Second, to: 6 * time.Second, needs: gateways,
 	},
 	"N5": {actions: []string{"cut", "deaf", "deaf-forth", "deaf-back"}, on: "br|pg", from: 2 * time.Second, to: 6 * time.Second},
 	"N6": {
@@ -62,7 +62,7 @@ var kinds = map[string]kind{
 			return unless(c.Gateways > 0 && c.Quota != "local", "there are no gateways with Redis")
 		},
 	},
-	"N23": {actions: []string{"cut", "deaf-back", "slow"}, on: "control", from: 2 * time.Second, to: 4 * time.Second, needs: gateways},
+	"N23": {actions: []string{"cut", "deaf-back", "slow", "mute", "reboot"}, on: "control", from: 3 * time.Second, to: 4 * time.Second, needs: gateways},
 }
 
 func gateways(c *lab.Config) string { return unless(c.Gateways > 0, "there are no gateways") }
@@ -92,6 +92,9 @@ func Known(name string, c *lab.Config) (ok bool, why string) {
 	}
 	return ok, why
 }
+
+// startTime is what a gateway gets to start in, before it is seen how it does without its control database.
+const startTime = 3 * time.Second
 
 // settle is what lies between two faults: time to be served again, and for the judge to see it.
 const settle = 6 * time.Second
@@ -128,8 +131,14 @@ func Schedule(seed uint64, names []string, s Shape) []Plan {
 		} else if k.on == "br|pg" {
 			p.Target = "pg"
 		}
-		if k.on == "gw" || p.Action == "cut-off" {
+		if k.on == "gw" || p.Action == "cut-off" || p.Action == "reboot" {
 			p.Target = fmt.Sprintf("gw%d", 1+dice.IntN(max(1, s.Gateways)))
+		}
+		if p.Action == "reboot" {
+			p.For += startTime
+		}
+		if p.Action == "refusals" || p.Action == "lost" {
+			p.Target = "cell" // all brokers
 		}
 		if end := p.At + p.For + settle; !s.Once && end > s.Load {
 			break

@@ -11,13 +11,16 @@ var all = map[string]func() Workload{
 	"W11": Wake,
 	"W13": Outage,
 
-	"G1":  Rates,
-	"G2":  Slots,
-	"G3":  Caps,
-	"G4":  Order,
-	"G5":  Walls,
-	"G6":  Neighbours,
-	"G8":  Revocations,
+	"G1": Rates,
+	"G2": Slots,
+	"G3": Caps,
+	"G4": Order,
+	"G5": Walls,
+	"G6": Neighbours,
+	"G8": Revocations,
+
+	"G6-turns": Turns,
+
 	"G11": Pool,
 }
 

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -32,16 +34,26 @@ type got struct {
 
 // ask does one request to a gateway, and records it. The client goes away after patience if that is not zero.
 func (c *Client) ask(ctx context.Context, at Node, a hist.AskArgs, r request, patience time.Duration) got {
+	return c.askAndLeave(ctx, at, a, r, patience, leaves["fin"])
+}
+
+// askAndLeave is ask with a client that goes away in a certain way, at whose end its connection is closed.
+func (c *Client) askAndLeave(ctx context.Context, at Node, a hist.AskArgs, r request, patience time.Duration, leave leave) got {
 	op := c.rec.Invoke(hist.Call{W: c.w, Client: c.thread, Node: at.Name, F: hist.Ask}, &a)
 	short, cancel := ctx, context.CancelFunc(func() {})
 	if patience > 0 {
 		short, cancel = context.WithTimeout(ctx, patience)
 	}
-	s := do(short, at, r.method, r.path, r.body, time.Duration(a.WaitMs)*time.Millisecond)
-	if patience > 0 && s.Status == 0 && short.Err() != nil && ctx.Err() == nil {
-		s.err = errHungUp
-	}
+	conn, s := exchange(short, at, r.method, r.path, r.body, time.Duration(a.WaitMs)*time.Millisecond)
+	gone := patience > 0 && s.Status == 0 && ctx.Err() == nil && (short.Err() != nil || errors.Is(s.err, os.ErrDeadlineExceeded))
 	cancel()
+	stay := func() {}
+	if conn != nil && gone {
+		s.err, stay = errHungUp, leave(conn.(*net.TCPConn))
+	} else if conn != nil {
+		_ = conn.Close()
+	}
+	defer stay()
 	answer := hist.AskAnswer{Code: s.code}
 	if s.Status != 0 {
 		answer.Mode = s.header.Get("X-Queen-Limit-Mode")

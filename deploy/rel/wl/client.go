@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,9 @@ type Node struct {
 	Name   string // as in the history's topology
 	Addr   string // host:port
 	Header string // whole header lines that every request carries, each with its CRLF
+	Secure string // where it listens for TLS, "" when it does not
+	TLS    bool   // it is asked there
+	Keep   bool   // the client says nothing of closing the connection after its answer
 }
 
 // patience is how long a client waits for an answer, beyond what it has asked to wait.
@@ -45,22 +49,40 @@ type seen struct {
 }
 
 // do sends one request on a connection of its own, and reads the whole answer.
-func do(ctx context.Context, at Node, method, path string, body []byte, wait time.Duration) (s seen) {
+func do(ctx context.Context, at Node, method, path string, body []byte, wait time.Duration) seen {
+	c, s := exchange(ctx, at, method, path, body, wait)
+	if c != nil {
+		_ = c.Close()
+	}
+	return s
+}
+
+// exchange is do which leaves the connection open, if there was one.
+func exchange(ctx context.Context, at Node, method, path string, body []byte, wait time.Duration) (conn net.Conn, s seen) {
 	ctx, cancel := context.WithTimeout(ctx, patience+wait)
 	defer cancel()
-	c, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", at.Addr)
-	if err != nil {
-		s.err = err
-		return s
+	addr := at.Addr
+	if at.TLS {
+		addr = at.Secure
 	}
-	defer func() { _ = c.Close() }()
+	conn, s.err = (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", addr)
+	if s.err != nil {
+		return nil, s
+	}
+	c := conn
+	if at.TLS {
+		c = tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // the certificate is made for the run, and nothing hangs on it
+	}
 	deadline, _ := ctx.Deadline()
 	_ = c.SetDeadline(deadline)
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 
 	var req bytes.Buffer
-	fmt.Fprintf(&req, "%s %s HTTP/1.1\r\nHost: %s\r\n%sConnection: close\r\n", method, path, at.Addr, at.Header)
+	fmt.Fprintf(&req, "%s %s HTTP/1.1\r\nHost: %s\r\n%s", method, path, at.Addr, at.Header)
+	if !at.Keep {
+		req.WriteString("Connection: close\r\n")
+	}
 	if method != http.MethodGet {
 		fmt.Fprintf(&req, "Content-Type: application/json\r\nContent-Length: %d\r\n", len(body))
 	}
@@ -69,17 +91,17 @@ func do(ctx context.Context, at Node, method, path string, body []byte, wait tim
 	s.Sent = true
 	if _, err := c.Write(req.Bytes()); err != nil {
 		s.err = err
-		return s
+		return conn, s
 	}
 	res, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
 	if err != nil {
 		s.err = err
-		return s
+		return conn, s
 	}
 	s.body, err = io.ReadAll(res.Body)
 	if err = errors.Join(err, res.Body.Close()); err != nil {
 		s.err = fmt.Errorf("status %d, and then: %w", res.StatusCode, err)
-		return s
+		return conn, s
 	}
 	s.Status, s.header = res.StatusCode, res.Header
 	if s.Status > 299 {
@@ -93,7 +115,7 @@ func do(ctx context.Context, at Node, method, path string, body []byte, wait tim
 			s.err = fmt.Errorf("%s: %s", refusal.Code, refusal.Error)
 		}
 	}
-	return s
+	return conn, s
 }
 
 // call does one recorded operation. into takes the answer of a 2xx with a body; refused looks into it.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,26 +24,38 @@ import (
 
 const (
 	// soloTime is how long the victim of G6 is alone, and besideTime how long its neighbour makes noise.
-	soloTime, besideTime = 8 * time.Second, 8 * time.Second
+	soloTime, besideTime = 5 * time.Second, 5 * time.Second
 	// noisyRate is what the plan of the noisy tenant has; it offers more than fifty times of it.
 	noisyRate, noisyOffer = 8, 450
+	// crowded is how many requests a tenant without a rate has under way all the time.
+	crowded = 160
 )
 
 // Neighbours is G6: a victim well within its plan, first alone, then beside a tenant that offers fifty times its own and
 // comes with bad keys besides, from a process of its own.
 func Neighbours() Workload {
-	const victim, noisy = "g6-victim", "g6-noisy"
-	w := Workload{Name: "G6", Clusters: []hist.Cluster{
-		{Name: victim, Workload: "G6", Limits: hist.Limits{RequestRate: 100, RequestBurst: 200}},
-		{Name: noisy, Workload: "G6", Limits: hist.Limits{RequestRate: noisyRate, RequestBurst: noisyRate}},
+	return neighbours("G6", hist.Limits{RequestRate: noisyRate, RequestBurst: noisyRate}, "-rate", strconv.Itoa(noisyOffer))
+}
+
+// Turns is G6 with a neighbour that no rate holds back: it has many requests under way all the time. In a cell whose brokers
+// are far away and take few requests at a time, nothing but its turns is left to the victim.
+func Turns() Workload {
+	return neighbours("G6-turns", hist.Limits{}, "-crowd", strconv.Itoa(crowded))
+}
+
+func neighbours(name string, limits hist.Limits, offer ...string) Workload {
+	victim, noisy := strings.ToLower(name)+"-victim", strings.ToLower(name)+"-noisy"
+	w := Workload{Name: name, Clusters: []hist.Cluster{
+		{Name: victim, Workload: name, Limits: hist.Limits{RequestRate: 100, RequestBurst: 200}},
+		{Name: noisy, Workload: name, Limits: limits},
 	}}
 	var part atomic.Pointer[string]
 	solo, beside := "solo", "beside"
 	part.Store(&solo)
-	for range 3 {
+	for range 5 {
 		w.Threads = append(w.Threads, func(ctx context.Context, a *Actor) {
 			t := a.stage.Tenants[victim]
-			a.produce(ctx, 100*time.Millisecond, func() {
+			a.produce(ctx, 90*time.Millisecond, func() {
 				if now := part.Load(); now != nil {
 					a.ask(ctx, a.gateway(t, ""), hist.AskArgs{Cluster: victim, Does: hist.DoesPush, Messages: 1, Part: *now}, pushes("q", "p", 1, 50), 0)
 				}
@@ -55,7 +68,7 @@ func Neighbours() Workload {
 			return
 		}
 		part.Store(nil)
-		ended, err := a.noise(ctx, noisy)
+		ended, err := a.noise(ctx, noisy, offer)
 		if err != nil {
 			a.remark("the noisy tenant has no process: %v", err)
 			return
@@ -78,7 +91,7 @@ func Neighbours() Workload {
 }
 
 // noise starts a process of this program that is the noisy tenant. ended waits for it and returns what it says.
-func (a *Actor) noise(ctx context.Context, cluster string) (ended func() ([]byte, error), err error) {
+func (a *Actor) noise(ctx context.Context, cluster string, offer []string) (ended func() ([]byte, error), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -87,7 +100,7 @@ func (a *Actor) noise(ctx context.Context, cluster string) (ended func() ([]byte
 	for i, n := range a.stage.Nodes {
 		addrs[i] = n.Addr
 	}
-	cmd := exec.CommandContext(ctx, self, "noise", "-gateways", strings.Join(addrs, ","), "-rate", strconv.Itoa(noisyOffer), "-for", besideTime.String())
+	cmd := exec.CommandContext(ctx, self, append([]string{"noise", "-gateways", strings.Join(addrs, ","), "-for", besideTime.String()}, offer...)...)
 	cmd.Env = append(os.Environ(), NoiseKey+"="+a.stage.Tenants[cluster].Key)
 	cmd.Stderr = os.Stderr
 	var out strings.Builder
@@ -146,6 +159,42 @@ func Noise(ctx context.Context, gateways []string, key string, rate int, lasts t
 	}
 	all.Wait()
 	return hist.OfferNote{Requests: int(sent.Load()), Refused: int(refused.Load()), Seconds: lasts.Seconds()}
+}
+
+// Crowd is a noisy tenant that has so many requests under way all the time.
+func Crowd(ctx context.Context, gateways []string, key string, crowd int, lasts time.Duration) hist.OfferNote {
+	ctx, cancel := context.WithTimeout(ctx, lasts)
+	defer cancel()
+	var mu sync.Mutex // guards took
+	var took []time.Duration
+	var all sync.WaitGroup
+	for i := range crowd {
+		all.Go(func() {
+			c := dial(gateways[i%len(gateways)])
+			defer func() { c.close() }()
+			for ctx.Err() == nil {
+				began := time.Now()
+				status, err := c.get(lists, key)
+				if err != nil {
+					c.close()
+					c = dial(gateways[i%len(gateways)])
+				}
+				if err != nil || status != http.StatusOK {
+					continue
+				}
+				mu.Lock()
+				took = append(took, time.Since(began))
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	o := hist.OfferNote{Requests: len(took), Seconds: lasts.Seconds()}
+	if len(took) > 0 {
+		slices.Sort(took)
+		o.MedianMs = float64(took[len(took)/2].Microseconds()) / 1000
+	}
+	return o
 }
 
 // line is a connection that is kept. A nil one is closed, and answers with an error.

@@ -2,6 +2,7 @@ package wl
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/queengate/queengate/deploy/rel/hist"
@@ -26,9 +27,6 @@ func Pool() Workload {
 		q := &w.Queues[i]
 		w.Threads = append(w.Threads,
 			func(ctx context.Context, a *Actor) {
-				a.produce(ctx, 120*time.Millisecond, func() { a.Push(ctx, a.anyone(), a.item(q.Name, one(a, q.Partitions))) })
-			},
-			func(ctx context.Context, a *Actor) {
 				for a.stage.Loading() && ctx.Err() == nil {
 					v, kind := a.Pop(ctx, a.anyone(), hist.PopArgs{Queue: q.Name, Group: "g", Batch: 20, Wait: true, TimeoutMs: 3000, Subscription: "all"})
 					if kind == hist.OK && len(v.Messages) > 0 {
@@ -40,5 +38,32 @@ func Pool() Workload {
 				}
 			})
 	}
+	w.Threads = append(w.Threads, func(ctx context.Context, a *Actor) { a.flow(ctx, w.Queues) }, func(ctx context.Context, a *Actor) {
+		quiet, cancel := a.whileLoading(ctx)
+		defer cancel()
+		a.stage.Fleet.Pools(quiet, 200*time.Millisecond)
+	})
 	return w
+}
+
+// flow is how many clients may have a push under way.
+const flow = 300
+
+// flow pushes at a steady rate, whatever becomes of the pushes before: clients that waited for a broker that does not
+// answer would all be held by it soon, and none be left to see where pushes go then.
+func (a *Actor) flow(ctx context.Context, queues []hist.Queue) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	idle := make(chan *Actor, flow)
+	for i := range flow {
+		idle <- a.stage.actor(a.w, 1000+i)
+	}
+	a.produce(ctx, 20*time.Millisecond, func() {
+		q := &queues[a.dice.IntN(len(queues))]
+		c := <-idle
+		all.Go(func() {
+			c.Push(ctx, c.anyone(), c.item(q.Name, one(c, q.Partitions)))
+			idle <- c
+		})
+	})
 }

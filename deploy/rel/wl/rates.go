@@ -55,7 +55,9 @@ func Rates() Workload {
 	w.Threads = append(w.Threads, func(ctx context.Context, a *Actor) { edits(ctx, a, edited) })
 	w.Threads = append(w.Threads, func(ctx context.Context, a *Actor) {
 		t := a.stage.Tenants[lone]
-		for a.stage.Loading() && ctx.Err() == nil {
+		ctx, cancel := a.whileLoading(ctx)
+		defer cancel()
+		for ctx.Err() == nil {
 			v := a.ask(ctx, a.gateway(t, ""), hist.AskArgs{Cluster: t.Name, Does: hist.DoesRead, Part: "lone"}, get(lists), 0)
 			wait := time.Duration(v.RetryAfter) * time.Second
 			if early := time.Duration(v.RetryMs)*time.Millisecond - 400*time.Millisecond; early > 0 && a.chance(40) {

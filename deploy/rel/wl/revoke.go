@@ -61,6 +61,15 @@ func Revocations() Workload {
 		})
 	}
 	w.Threads = append(w.Threads, func(ctx context.Context, a *Actor) {
+		// Whoever is not revoked is let in all the time, whether gateways reach the control database or not.
+		t := a.stage.Tenants[cluster]
+		for n := 0; a.stage.Loading() && a.pause(ctx, 100*time.Millisecond); n++ {
+			node := a.stage.Nodes[n%len(a.stage.Nodes)]
+			node.Header = "Authorization: Bearer " + t.Key + "\r\n"
+			a.ask(ctx, node, hist.AskArgs{Cluster: t.Name, Does: hist.DoesRead, Part: "steady"}, get(lists), 0)
+		}
+	})
+	w.Threads = append(w.Threads, func(ctx context.Context, a *Actor) {
 		t := a.stage.Tenants[suspended]
 		if a.rest(ctx, 3*time.Second) {
 			a.lifeOf(ctx, t, "tenant", "tenant", credential{t.Key, func(ctx context.Context) error {
@@ -71,8 +80,10 @@ func Revocations() Workload {
 	return w
 }
 
-// lifeOf uses a credential on one gateway after the other, revokes it, and goes on using it.
+// lifeOf uses a credential on one gateway after the other, revokes it, and goes on using it, until the load ends.
 func (a *Actor) lifeOf(ctx context.Context, t *lab.Tenant, name, kind string, c credential) {
+	ctx, cancel := a.whileLoading(ctx)
+	defer cancel()
 	revoked, until := false, time.Now().Add(2*time.Second)
 	for n := 0; ; n++ {
 		node := a.stage.Nodes[n%len(a.stage.Nodes)]

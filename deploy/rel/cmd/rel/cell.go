@@ -32,10 +32,12 @@ type cell struct {
 	Standby   lab.Standby
 	Postgres  map[string]string // settings that differ
 	Brokers   int
-	Gateways  int           // clients ask them; 0: they ask the brokers
-	Quota     string        // who decides over limits; see lab.Config
-	Quiet     time.Duration // load before the first fault, quietTime when zero
-	Polls     int           // empty polls that end a drain
+	Gateways  int               // clients ask them; 0: they ask the brokers
+	Quota     string            // who decides over limits; see lab.Config
+	Quiet     time.Duration     // load before the first fault, quietTime when zero
+	Far       time.Duration     // how far away gateways are from brokers, each way
+	Settings  map[string]string // of gateways, that differ
+	Polls     int               // empty polls that end a drain
 	Floors    hist.Floors
 	Seed      uint64
 }
@@ -69,6 +71,12 @@ func (c *cell) args() []string {
 	}
 	if c.Quiet != 0 && c.Quiet != quietTime {
 		args = append(args, "-quiet", c.Quiet.String())
+	}
+	if c.Far != 0 {
+		args = append(args, "-far", c.Far.String())
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Settings)) {
+		args = append(args, "-setting", name+"="+c.Settings[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Postgres)) {
 		args = append(args, "-postgres", name+"="+c.Postgres[name])
@@ -111,7 +119,7 @@ func (b *bench) run(ctx context.Context, c cell) (report *check.Report, dir stri
 	}
 	cfg := lab.Config{
 		Dir: dir, Binary: b.binary, Brokers: c.Brokers, Gateways: c.Gateways, Quota: c.Quota, Standby: c.Standby, Mesh: true,
-		Spool: b.spool, Postgres: c.Postgres, Volume: b.spool && lab.CanMount() == nil,
+		Spool: b.spool, Postgres: c.Postgres, Settings: c.Settings, Far: c.Far, Volume: b.spool && lab.CanMount() == nil,
 	}
 	for _, n := range c.Nemeses {
 		name, _, _ := strings.Cut(n, ":")
@@ -236,7 +244,7 @@ func (b *bench) play(ctx context.Context, rec *hist.Writer, c *cell, cfg lab.Con
 		brokers = append(brokers, wl.Node{Name: br.Name, Addr: br.Addr, Header: l.BrokerHeader()})
 	}
 	for _, g := range l.Gateways {
-		nodes = append(nodes, wl.Node{Name: g.Name, Addr: g.Addr, Header: l.GatewayHeader()})
+		nodes = append(nodes, wl.Node{Name: g.Name, Addr: g.Addr, Secure: g.Secure, Header: l.GatewayHeader()})
 	}
 	if len(nodes) == 0 {
 		nodes = brokers

@@ -36,7 +36,8 @@ var nightFloors = map[string]hist.Floors{
 }
 
 // matrix is the cells of a night: every workload that keeps what it is given under every fault of processes, links and
-// PostgreSQL, then the rest with the faults that are theirs. A cell takes less than two minutes.
+// PostgreSQL, then the rest with the faults that are theirs, and the workloads of gateways with all kinds of theirs. A cell
+// takes less than two minutes.
 func matrix(seed uint64) []cell {
 	var cells []cell
 	add := func(w, n string, gateways int) {
@@ -64,11 +65,22 @@ func matrix(seed uint64) []cell {
 	add("W8", "N1+N8", 0)
 	add("W11", "N6", 0)
 	add("W1+W2+W5+W6", "N1+N3+N5", 2)
+	for _, c := range []cell{
+		{Workloads: []string{"G1"}, Nemeses: []string{"N20", "N2"}, Brokers: 1, Gateways: 3, Quota: "exact"},
+		{Workloads: []string{"G1"}, Nemeses: []string{"N20", "N2"}, Brokers: 1, Gateways: 8, Quota: "leased"},
+		{Workloads: []string{"G2"}, Nemeses: []string{"N1", "N2", "N3"}, Brokers: 2, Gateways: 3, Quota: "exact"},
+		{Workloads: []string{"G3", "G5"}, Nemeses: []string{"N4:refusals", "N20"}, Brokers: 2, Gateways: 3, Quota: "leased"},
+		{Workloads: []string{"G8"}, Nemeses: []string{"N23"}, Brokers: 1, Gateways: 3, Quota: "exact"},
+		{Workloads: []string{"G11"}, Nemeses: []string{"N4", "N1", "N3"}, Brokers: 3, Gateways: 2},
+	} {
+		c.Load, c.Quiet, c.Polls, c.Seed = nightLoad, gateQuiet, 3, seed+uint64(len(cells))
+		cells = append(cells, c)
+	}
 	return cells
 }
 
-// nightLoad is how long the load of a cell lasts.
-const nightLoad = 70 * time.Second
+// nightLoad is how long the load of a cell lasts, and gateQuiet how much of it gateways have before their first fault.
+const nightLoad, gateQuiet = 70 * time.Second, 8 * time.Second
 
 // night runs the cells that are not done.
 func night(ctx context.Context, b *bench, seed uint64, stdout, stderr io.Writer) int {

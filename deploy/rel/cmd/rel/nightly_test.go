@@ -39,7 +39,7 @@ func TestCellsOfANightHaveNamesAndSeedsOfTheirOwn(t *testing.T) {
 // What a run prints must make the same run.
 func TestTheCommandOfARunMakesItAgain(t *testing.T) {
 	t.Parallel()
-	for _, c := range append(matrix(5), smoke) {
+	for _, c := range append(append(matrix(5), gateCells()...), smoke) {
 		f := newRunFlags(t.Output())
 		if err := f.Parse(c.args()); err != nil {
 			t.Fatal(err)

@@ -67,17 +67,9 @@ func newRunFlags(stderr io.Writer) *runFlags {
 		}
 		return nil
 	})
-	f.Func("postgres", "a setting of PostgreSQL, NAME=VALUE; may be repeated", func(s string) error {
-		name, value, ok := strings.Cut(s, "=")
-		if !ok {
-			return errors.New("want NAME=VALUE")
-		}
-		if c.Postgres == nil {
-			c.Postgres = map[string]string{}
-		}
-		c.Postgres[name] = value
-		return nil
-	})
+	f.DurationVar(&c.Far, "far", 0, "how far away gateways are from brokers, each way")
+	f.mapVar(&c.Postgres, "postgres", "a setting of PostgreSQL")
+	f.mapVar(&c.Settings, "setting", "a variable of gateways")
 	f.StringVar(&f.product, "product", ".", "the product's source, or a folder below it")
 	f.StringVar(&f.binary, "binary", "", "a built product instead of its source")
 	f.StringVar(&f.out, "out", defaultOut(), "where runs are kept")
@@ -88,6 +80,21 @@ func newRunFlags(stderr io.Writer) *runFlags {
 
 // defaultOut is where runs are kept.
 func defaultOut() string { return filepath.Join(os.TempDir(), "queengate-rel") }
+
+// mapVar defines a flag that sets one member of a map.
+func (f *runFlags) mapVar(to *map[string]string, name, usage string) {
+	f.Func(name, usage+", NAME=VALUE; may be repeated", func(s string) error {
+		key, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return errors.New("want NAME=VALUE")
+		}
+		if *to == nil {
+			*to = map[string]string{}
+		}
+		(*to)[key] = value
+		return nil
+	})
+}
 
 // listVar defines a flag with a list of names, "none" for an empty one.
 func (f *runFlags) listVar(to *[]string, name, usage string) {
