@@ -108,7 +108,7 @@ func TestAReplayIsOneMoveToTheTail(t *testing.T) {
 			got.Messages[0].TransactionID != r.ReplayedAs.TransactionID {
 			t.Errorf("the parked pop got %+v", got)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the replay wakes nobody")
 	}
 	if left := w.letters("queue=q"); left.Total != 1 || left.Messages[0].ConsumerGroup != "h" || left.Messages[0].ErrorMessage != "bang" {

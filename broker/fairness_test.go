@@ -19,7 +19,7 @@ type turnstile struct {
 	Store
 
 	mu      sync.Mutex
-	held    chan struct{} // closed to let bundles pass again; nil: they pass
+	held    chan struct{} // lets one bundle pass per value, and all when it is closed; nil: they pass
 	bundles [][]string    // since the last hold
 }
 
@@ -58,7 +58,8 @@ func (s *turnstile) seen() [][]string {
 	return s.bundles
 }
 
-// hold holds bundles up until it has all that may fly at a time, made by calling one with 0, 1, ….
+// hold holds bundles up until it has all that may fly at a time, made by calling one with 0, 1, …. Opened, it keeps all
+// but one in flight until the next bundle has come: of two that are made at the same time the later may come first.
 func (s *turnstile) hold(w *world, one func(int)) (open func()) {
 	s.mu.Lock()
 	held := make(chan struct{})
@@ -73,6 +74,8 @@ func (s *turnstile) hold(w *world, one func(int)) (open func()) {
 		s.mu.Lock()
 		s.held, s.bundles = nil, nil
 		s.mu.Unlock()
+		held <- struct{}{}
+		w.until("the next bundle", func() bool { return len(s.seen()) > 0 })
 		close(held)
 		wg.Wait()
 	}

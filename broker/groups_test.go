@@ -136,15 +136,9 @@ func TestASeekIsHeardOfAtOtherBrokers(t *testing.T) {
 		t.Fatal(got)
 	}
 	parked := there.parks("orders?consumerGroup=g")
-	begin := time.Now()
 	here.do("POST", "/api/v1/consumer-groups/g/queues/orders/seek", `{"timestamp":"2020-01-01T00:00:00Z"}`).want(t, 200)
 	if got := there.receive("the pop at the other broker", parked); !slices.Equal(txns(got), []string{"a"}) {
 		t.Errorf("woken with %+v", got)
-	}
-	if d := time.Since(begin); d > 5*time.Second {
-		t.Errorf("woken after %v, want about a second", d)
-	} else {
-		t.Logf("woken after %v", d)
 	}
 }
 

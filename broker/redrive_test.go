@@ -488,18 +488,18 @@ func TestLettersUnderEveryHandAtOnce(t *testing.T) {
 func TestMaintenancePausesARedrive(t *testing.T) {
 	t.Parallel()
 	w := setup(t, nil)
-	w.bulk("q", "p", 60)
+	w.bulk("q", "p", 160) // four seconds' worth: it is paused long before its end
 	id := w.redrive(`{"queue":"q","rate":40}`).ID
 	w.until("it runs", func() bool { return w.redriveState(id).Progress.Moved > 0 })
 	w.do("POST", "/api/v1/system/maintenance", `{"enabled":true}`).want(t, 200)
 	w.do("POST", "/api/v1/dlq/redrive", `{"queue":"q"}`).want(t, 503)
 	at := w.redriveState(id).Progress.Moved
 	w.do("GET", "/api/v1/pop/queue/none?wait=true&timeout=1500", "") // a second in which a chunk would have been due
-	if now := w.redriveState(id).Progress.Moved; now > at+10 || now == 60 {
+	if now := w.redriveState(id).Progress.Moved; now > at+10 || now == 160 {
 		t.Errorf("%d moved under maintenance, %d before", now, at)
 	}
 	w.do("POST", "/api/v1/system/maintenance", `{"enabled":false}`).want(t, 200)
-	if r := w.ended(id); r.State != "done" || r.Progress.Moved != 60 {
+	if r := w.ended(id); r.State != "done" || r.Progress.Moved != 160 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -337,7 +337,7 @@ func TestChangesCommitInTheOrderOfTheirNumbers(t *testing.T) {
 		done <- err
 	}()
 	waiting := "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
-	for deadline := time.Now().Add(10 * time.Second); !scan[bool](w, waiting); {
+	for deadline := time.Now().Add(30 * time.Second); !scan[bool](w, waiting); {
 		select {
 		case err := <-done:
 			t.Fatalf("the second writer did not wait: %v", err)

@@ -57,6 +57,9 @@ type Config struct {
 	// Brokers overrides the broker addresses of a cell, by slug: http://host:port, dns+http://host:port for all
 	// addresses of a name, or unix:/path for a socket of this machine.
 	Brokers map[string][]string
+
+	// pollPause lies between two attempts of one poll that both ended before its time.
+	pollPause time.Duration
 }
 
 // Defaults that are part of the product's description.
@@ -101,6 +104,7 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.LongPollMax, defaultLongPollMax)
 	orDefault(&c.PopTimeout, wire.DefaultTimeout)
 	orDefault(&c.LongPollGrace, 3*time.Second)
+	orDefault(&c.pollPause, 250*time.Millisecond)
 	orDefault(&c.RefusalHold, time.Second)
 	orDefault(&c.MaxHeldRefusals, 2_000)
 	orDefault(&c.UpstreamTime, 30*time.Second)

@@ -142,7 +142,7 @@ func TestASlowBodyEnds(t *testing.T) {
 
 func TestASlowHeadEnds(t *testing.T) {
 	t.Parallel()
-	w := setup(t, options{config: func(c *Config) { c.HeadTime = 50 * time.Millisecond }})
+	w := setup(t, options{config: func(c *Config) { c.HeadTime = 500 * time.Millisecond }})
 	c := w.dial()
 	c.send("GET /api/v1/pop/queue/q HTTP/1.1\r\nHost: acme")
 	if r := c.read(); r.StatusCode != 408 || r.Header.Get("X-Queen-Request-Id") == "" {
@@ -293,7 +293,7 @@ func TestOutcomesOfABrokersDeath(t *testing.T) {
 		},
 		"does not answer in time": {
 			script: func(c net.Conn, _ *http.Request, _ string) bool { var b [1]byte; c.Read(b[:]); return false },
-			config: func(c *Config) { c.UpstreamTime = 50 * time.Millisecond },
+			config: func(c *Config) { c.UpstreamTime = 500 * time.Millisecond },
 			push:   want{504, "upstream_timeout", "unknown"}, read: 504,
 		},
 		"does not know the gateway": {

@@ -60,7 +60,7 @@ func TestAChangeEndsThePollsItWouldRefuse(t *testing.T) {
 			t.Parallel()
 			address, parked, ended := parking(t)
 			// A new refused poll would be held back, a parked one has waited already.
-			w := setup(t, options{address: address, config: func(c *Config) { c.RefusalHold = patience }})
+			w := setup(t, options{address: address, config: func(c *Config) { c.RefusalHold = time.Hour }})
 			request := w.head("GET", waiting)
 			if c.token {
 				request = strings.Replace(request, w.key, w.tokenFor("t", time.Now().Add(time.Hour)), 1)
@@ -68,7 +68,6 @@ func TestAChangeEndsThePollsItWouldRefuse(t *testing.T) {
 			conn := w.dial()
 			conn.send(request)
 			await(t, parked)
-			begin := time.Now()
 			c.change(w)
 			r := conn.read()
 			if r.StatusCode != c.status || r.code() != c.code {
@@ -78,9 +77,6 @@ func TestAChangeEndsThePollsItWouldRefuse(t *testing.T) {
 				t.Error("the connection ends")
 			}
 			await(t, ended)
-			if d := time.Since(begin); d > time.Second {
-				t.Errorf("it took %v", d)
-			}
 			until(t, "the slot", func() bool { return w.slots() == 0 })
 		})
 	}
@@ -93,13 +89,13 @@ func TestAPollEndsWithItsCredential(t *testing.T) {
 		address, parked, ended := parking(t)
 		w := setup(t, options{address: address})
 		c := w.dial()
-		expires := time.Now().Add(time.Second)
+		expires := time.Now().Add(3 * time.Second) // it has to be parked before
 		w.change(func(_ *plans.Cluster, k *plans.Key) { k.ExpiresAt = expires })
 		c.send(w.head("GET", waiting))
 		await(t, parked)
 		r := c.read()
-		if late := time.Since(expires); r.StatusCode != 401 || r.code() != "key_expired" || late < -5*time.Millisecond || late > time.Second {
-			t.Errorf("got %d %q, %v after the end", r.StatusCode, r.body, late)
+		if early := time.Until(expires); r.StatusCode != 401 || r.code() != "key_expired" || early > 0 {
+			t.Errorf("got %d %q, %v before the end", r.StatusCode, r.body, early)
 		}
 		await(t, ended)
 	})
@@ -120,8 +116,8 @@ func TestAPollEndsWithItsCredential(t *testing.T) {
 		address, parked, _ := parking(t)
 		w := setup(t, options{address: address, config: func(c *Config) { c.LongPollGrace = 50 * time.Millisecond }})
 		c := w.dial()
-		w.change(func(_ *plans.Cluster, k *plans.Key) { k.ExpiresAt = time.Now().Add(time.Second) })
-		c.send(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=1500"))
+		w.change(func(_ *plans.Cluster, k *plans.Key) { k.ExpiresAt = time.Now().Add(3 * time.Second) })
+		c.send(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=3500"))
 		await(t, parked)
 		w.change(func(_ *plans.Cluster, k *plans.Key) { k.ExpiresAt = time.Now().Add(time.Hour) })
 		emptyAnswer(t, c.read())
@@ -130,14 +126,15 @@ func TestAPollEndsWithItsCredential(t *testing.T) {
 		t.Parallel()
 		address, parked, ended := parking(t)
 		w := setup(t, options{address: address})
-		const leeway = 30 * time.Second                                                 // the verifier's
-		expires := time.Now().Add(2500*time.Millisecond - leeway).Truncate(time.Second) // tokens tell whole seconds
+		const leeway = 30 * time.Second                                         // the verifier's
+		expires := time.Now().Add(4*time.Second - leeway).Truncate(time.Second) // tokens tell whole seconds
 		c := w.dial()
 		c.send(strings.Replace(w.head("GET", waiting), w.key, w.tokenFor("t", expires), 1))
 		await(t, parked)
 		r := c.read()
-		if late := time.Since(expires.Add(leeway)); r.StatusCode != 401 || r.code() != "unauthorized" || late < -5*time.Millisecond || late > time.Second {
-			t.Errorf("got %d %q, %v after the end", r.StatusCode, r.body, late)
+		// The wall clock may be slewed meanwhile.
+		if early := time.Until(expires.Add(leeway)); r.StatusCode != 401 || r.code() != "unauthorized" || early > 100*time.Millisecond {
+			t.Errorf("got %d %q, %v before the end", r.StatusCode, r.body, early)
 		}
 		await(t, ended)
 	})
@@ -145,12 +142,12 @@ func TestAPollEndsWithItsCredential(t *testing.T) {
 
 func TestOtherChangesLeaveAPollAlone(t *testing.T) {
 	t.Parallel()
-	address, parked, ended := parking(t)
-	w := setup(t, options{address: address, config: func(c *Config) { c.LongPollGrace = 50 * time.Millisecond }})
+	address, parked, release := releasing(t)
+	w := setup(t, options{address: address})
 	var conns []*wireConn
 	for _, credential := range []string{w.key, w.tokenFor("t", time.Now().Add(time.Hour))} {
 		c := w.dial()
-		c.send(strings.Replace(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=700"), w.key, credential, 1))
+		c.send(strings.Replace(w.head("GET", waiting), w.key, credential, 1))
 		await(t, parked)
 		conns = append(conns, c)
 	}
@@ -161,11 +158,13 @@ func TestOtherChangesLeaveAPollAlone(t *testing.T) {
 	w.publish()
 	w.change(func(c *plans.Cluster, _ *plans.Key) { c.Limits.MaxQueues = one(int64(3)) })
 	w.change(func(c *plans.Cluster, _ *plans.Key) { c.Status = plans.PushBlocked })
-	if len(ended) != 0 {
-		t.Error("a broker's wait was ended")
+	for range conns {
+		release <- struct{}{}
 	}
 	for _, c := range conns {
-		emptyAnswer(t, c.read())
+		if r := c.read(); r.StatusCode != 200 {
+			t.Errorf("got %d %q", r.StatusCode, r.body)
+		}
 	}
 }
 

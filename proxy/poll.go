@@ -9,14 +9,9 @@ import (
 	"github.com/queengate/queengate/wire"
 )
 
-// Pauses of a waiting poll. Clients poll again at once after an empty answer, so whatever goes wrong early is slept
-// out here and not in a busy loop over the network.
-const (
-	// pollPause lies between two attempts of one poll that both ended before its time.
-	pollPause = 250 * time.Millisecond
-	// lossPause is how long a poll is held after an attempt whose outcome is unknown.
-	lossPause = time.Second
-)
+// lossPause is how long a poll is held after an attempt whose outcome is unknown. Clients poll again at once after an
+// empty answer, so whatever goes wrong early is slept out here and not in a busy loop over the network.
+const lossPause = time.Second
 
 // pollSlack is how much before the end of a poll an empty answer counts as its regular end: brokers answer a little
 // early, so that the answer is there in time, and the way back takes some of it too.
@@ -131,7 +126,7 @@ func (p *poll) awaitAnswer(ctx *fasthttp.RequestCtx) (a *answer, asleep bool) {
 		f := p.flight
 		p.flight = nil
 		a, far, err := f.answer()
-		why, pause := "", pollPause
+		why, pause := "", g.cfg.pollPause
 		switch {
 		case err != nil && p.gave() != nil:
 			return nil, false
@@ -174,14 +169,14 @@ func (p *poll) depart() bool {
 		if e != nil {
 			p.amiss = e
 			// The cell's addresses may come with the next snapshot.
-			if !p.pause(pollPause, nil) {
+			if !p.pause(g.cfg.pollPause, nil) {
 				return false
 			}
 			continue
 		}
 		if !p.enter() {
 			p.amiss = errFull()
-			if !p.pause(pollPause, nil) {
+			if !p.pause(g.cfg.pollPause, nil) {
 				return false
 			}
 			continue
@@ -208,7 +203,7 @@ func (p *poll) depart() bool {
 		}
 		p.amiss = wire.Wrap(wire.BrokerUnavailable, err)
 		g.metrics.upstreamErrors.WithLabelValues(faultConnect).Inc()
-		if !p.pause(pollPause, p.changes) {
+		if !p.pause(g.cfg.pollPause, p.changes) {
 			return false
 		}
 		g.metrics.repeats.WithLabelValues(repeatUnsent).Inc()

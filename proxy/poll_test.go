@@ -19,7 +19,8 @@ import (
 
 func one[T any](v T) *T { return &v }
 
-const waiting = "/api/v1/pop/queue/q?wait=true&timeout=20000"
+// waiting is a poll whose own end lies far beyond patience: a wait of the test's that ends was ended by what the test did.
+const waiting = "/api/v1/pop/queue/q?wait=true&timeout=80000"
 
 // parking is a raw broker that parks every pop until its connection ends, and says so.
 func parking(t *testing.T) (address string, parked, ended chan string) {
@@ -51,15 +52,11 @@ func TestAClientThatHangsUpGivesItsPollUp(t *testing.T) {
 			if r := w.ask(w.head("GET", waiting)); r.StatusCode != 429 {
 				t.Fatalf("a second poll got %d %q", r.StatusCode, r.body)
 			}
-			begin := time.Now()
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
 			}
 			await(t, ended)
 			until(t, "the slot", func() bool { return w.slots() == 0 })
-			if d := time.Since(begin); d > time.Second {
-				t.Errorf("given up after %v", d)
-			}
 			c = dial()
 			c.send(w.head("GET", waiting))
 			await(t, parked)
@@ -116,15 +113,11 @@ func TestAHangUpBehindFurtherBytesGivesThePollUp(t *testing.T) {
 				c.send(w.head("GET", waiting))
 				await(t, parked)
 				c.send(behind)
-				begin := time.Now()
 				if err := c.Close(); err != nil {
 					t.Fatal(err)
 				}
 				await(t, ended)
 				until(t, "the slot", func() bool { return w.slots() == 0 })
-				if d := time.Since(begin); d > time.Second {
-					t.Errorf("given up after %v", d)
-				}
 			})
 		}
 	}
@@ -147,13 +140,13 @@ func TestAPollEndsIn204WhenItsBrokerIsLate(t *testing.T) {
 	w := setup(t, options{address: address, config: func(c *Config) { c.LongPollGrace = 50 * time.Millisecond }})
 	c := w.dial()
 	begin := time.Now()
-	c.send(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=300"))
+	c.send(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=1000"))
 	target := await(t, parked)
 	if !strings.Contains(target, "wait=true") || !strings.Contains(target, "timeout=") {
 		t.Errorf("the broker was asked for %s", target)
 	}
 	r := c.read()
-	if d := time.Since(begin); d < 300*time.Millisecond {
+	if d := time.Since(begin); d < time.Second {
 		t.Errorf("answered after %v", d)
 	}
 	emptyAnswer(t, r)
@@ -298,7 +291,7 @@ func TestAPollIsNotRepeatedWhenItMayHaveLeased(t *testing.T) {
 				io.WriteString(c, answer)
 				return false
 			})})
-			r := w.ask(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=300&autoAck=true"))
+			r := w.ask(w.head("GET", "/api/v1/pop/queue/q?wait=true&timeout=1500&autoAck=true"))
 			emptyAnswer(t, r)
 			if len(asked) != 1 {
 				t.Errorf("asked %d times", len(asked))
@@ -313,7 +306,7 @@ func TestARefusedPollIsAnsweredLater(t *testing.T) {
 	address, parked, _ := parking(t)
 	w := setup(t, options{
 		address: address,
-		config:  func(c *Config) { c.RefusalHold, c.MaxHeldRefusals = hold, 1 },
+		config:  func(c *Config) { c.RefusalHold = hold },
 		facts:   func(w *world) { w.cluster.Limits.MaxParkedPops = one(int64(1)) },
 	})
 	c := w.dial()
@@ -321,40 +314,47 @@ func TestARefusedPollIsAnsweredLater(t *testing.T) {
 	await(t, parked)
 
 	begin := time.Now()
-	held := w.dial()
-	held.send(w.head("GET", waiting))
-	until(t, "the held poll", func() bool { return w.gateway.heldRefusals.Load() == 1 })
-	atOnce := time.Now()
-	if r := w.ask(w.head("GET", waiting)); r.StatusCode != 429 || time.Since(atOnce) >= hold {
-		t.Errorf("beyond the bound: got %d after %v", r.StatusCode, time.Since(atOnce))
-	}
-	if r := held.read(); r.StatusCode != 429 || time.Since(begin) < hold || r.Header.Get("Retry-After") == "" {
+	if r := w.ask(w.head("GET", waiting)); r.StatusCode != 429 || time.Since(begin) < hold || r.Header.Get("Retry-After") == "" {
 		t.Errorf("got %d after %v, %v", r.StatusCode, time.Since(begin), r.Header)
 	}
 	if n := w.slots(); n != 1 {
 		t.Errorf("%v slots are taken, want 1", n)
 	}
-
-	gone := w.dial()
-	gone.send(w.head("GET", waiting))
-	until(t, "the held poll", func() bool { return w.gateway.heldRefusals.Load() == 1 })
-	gone.Close()
-	until(t, "its end", func() bool { return w.gateway.heldRefusals.Load() == 0 })
-
-	suspended := *w.cluster
-	suspended.Status = plans.Suspended
-	w.facts.Clusters[0] = &suspended
-	key := *w.facts.Keys[0]
-	key.Cluster = &suspended
-	w.facts.Keys[0] = &key
-	w.publish()
+	w.change(func(c *plans.Cluster, _ *plans.Key) { c.Status = plans.Suspended })
 	begin = time.Now()
 	if r := w.ask(w.head("GET", waiting)); r.StatusCode != 403 || time.Since(begin) < hold {
 		t.Errorf("a suspended cluster's poll: got %d after %v", r.StatusCode, time.Since(begin))
 	}
-	begin = time.Now()
-	if r := w.ask(w.head("GET", "/api/v1/pop/queue/q")); r.StatusCode != 403 || time.Since(begin) >= hold {
-		t.Errorf("a poll that does not wait: got %d after %v", r.StatusCode, time.Since(begin))
+}
+
+// TestWhatIsNotHeldBackIsRefusedAtOnce has refusals that are held for longer than the test waits for any answer.
+func TestWhatIsNotHeldBackIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	address, parked, _ := parking(t)
+	w := setup(t, options{
+		address: address,
+		config:  func(c *Config) { c.RefusalHold, c.MaxHeldRefusals = time.Hour, 1 },
+		facts:   func(w *world) { w.cluster.Limits.MaxParkedPops = one(int64(1)) },
+	})
+	c := w.dial()
+	c.send(w.head("GET", waiting))
+	await(t, parked)
+
+	held := w.dial()
+	held.send(w.head("GET", waiting))
+	until(t, "the held poll", func() bool { return w.gateway.heldRefusals.Load() == 1 })
+	if r := w.ask(w.head("GET", waiting)); r.StatusCode != 429 {
+		t.Errorf("beyond the bound: got %d %q", r.StatusCode, r.body)
+	}
+	if n := w.gateway.heldRefusals.Load(); n != 1 {
+		t.Errorf("%d refusals are held, want 1", n)
+	}
+	held.Close()
+	until(t, "its end", func() bool { return w.gateway.heldRefusals.Load() == 0 })
+
+	w.change(func(c *plans.Cluster, _ *plans.Key) { c.Status = plans.Suspended })
+	if r := w.ask(w.head("GET", "/api/v1/pop/queue/q")); r.StatusCode != 403 {
+		t.Errorf("a poll that does not wait: got %d %q", r.StatusCode, r.body)
 	}
 }
 
@@ -363,11 +363,11 @@ func TestAHeldRefusalTellsWhatIsLeftOfTheWait(t *testing.T) {
 	w := setup(t, options{
 		config: func(c *Config) { c.RefusalHold = 1100 * time.Millisecond },
 		facts: func(w *world) {
-			w.cluster.Limits.RequestsPerSecond, w.cluster.Limits.RequestsBurst = one(0.5), one(1.0)
+			w.cluster.Limits.RequestsPerSecond, w.cluster.Limits.RequestsBurst = one(0.02), one(1.0)
 		},
 	})
 	w.ask(w.head("GET", "/api/v1/resources/queues"))
-	r := w.ask(w.head("GET", waiting))
+	r := w.ask(w.head("GET", waiting)) // to come in 50 s at the most, less the hold
 	var e struct {
 		RetryAfterMs int64 `json:"retry_after_ms"`
 		Limit        struct {
@@ -377,8 +377,9 @@ func TestAHeldRefusalTellsWhatIsLeftOfTheWait(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.body), &e); err != nil {
 		t.Fatal(err)
 	}
-	if r.StatusCode != 429 || r.Header.Get("Retry-After") != "1" || e.RetryAfterMs < 1 || e.RetryAfterMs > 900 || e.Limit.ResetS > 0.9 ||
-		r.Header.Get("X-Queen-Limit-Reset") > "1" {
+	after, _ := strconv.Atoi(r.Header.Get("Retry-After"))
+	reset, _ := strconv.ParseFloat(r.Header.Get("X-Queen-Limit-Reset"), 64)
+	if r.StatusCode != 429 || after < 1 || after > 49 || e.RetryAfterMs < 1 || e.RetryAfterMs > 48_900 || e.Limit.ResetS > 48.9 || reset > 49 {
 		t.Errorf("got %d %q %v", r.StatusCode, r.body, r.Header)
 	}
 }

@@ -288,9 +288,10 @@ func TestABrokerThatStopsIsLeftAtItsFirstWord(t *testing.T) {
 	}
 }
 
+// TestAPollOfABrokerThatStopsIsParkedElsewhere has no other end of the pause in sight than the broker's word.
 func TestAPollOfABrokerThatStopsIsParkedElsewhere(t *testing.T) {
 	t.Parallel()
-	w, brokers := crew(t, 2, func(c *Config) { c.ProbeInterval = time.Hour }, func(ctx *fasthttp.RequestCtx) {
+	w, brokers := crew(t, 2, func(c *Config) { c.ProbeInterval, c.pollPause = time.Hour, time.Hour }, func(ctx *fasthttp.RequestCtx) {
 		ctx.SetContentType("application/json")
 		ctx.SetBodyString(`{"messages":[1]}`)
 	})
@@ -300,12 +301,8 @@ func TestAPollOfABrokerThatStopsIsParkedElsewhere(t *testing.T) {
 	})
 	brokers[0].handler.Store(&stopping)
 	for name, query := range map[string]string{"leased": waiting, "auto ack": waiting + "&autoAck=true"} {
-		begin := time.Now()
 		if r := w.ask(w.head("GET", query)); r.StatusCode != 200 || r.body != `{"messages":[1]}` {
 			t.Errorf("%s: got %d %q", name, r.StatusCode, r.body)
-		}
-		if d := time.Since(begin); d >= pollPause {
-			t.Errorf("%s: it took %v to go elsewhere", name, d)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -20,7 +19,7 @@ func (w *world) post(target, body string) string {
 	return w.head("POST", target, "Content-Length: "+strconv.Itoa(len(body))) + body
 }
 
-const aFetch = `{"entries":[{"queue":"q","offset":7}],"maxWaitMs":20000}`
+const aFetch = `{"entries":[{"queue":"q","offset":7}],"maxWaitMs":30000}`
 
 // TestDiscoveryPopsAreForwarded: in canonical form, holding a slot while they wait.
 func TestDiscoveryPopsAreForwarded(t *testing.T) {
@@ -99,15 +98,11 @@ func TestAHeldFetchEndsWithItsClient(t *testing.T) {
 	c := w.dial()
 	c.send(w.post("/api/v1/fetch", aFetch))
 	await(t, parked)
-	begin := time.Now()
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if got := await(t, ended); got != io.EOF.Error() && !strings.Contains(got, "reset") {
 		t.Errorf("the broker's read ended with %s", got)
-	}
-	if d := time.Since(begin); d > time.Second {
-		t.Errorf("given up after %v", d)
 	}
 	// A cluster that is suspended meanwhile is refused at once.
 	c = w.dial()

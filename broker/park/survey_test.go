@@ -38,7 +38,7 @@ func TestParkedCountsEveryKindOfWait(t *testing.T) {
 		})
 		return got
 	}
-	for end := time.Now().Add(10 * time.Second); reg.Waiting() < 5; {
+	for end := time.Now().Add(30 * time.Second); reg.Waiting() < 5; {
 		if time.Now().After(end) {
 			t.Fatalf("%d wait", reg.Waiting())
 		}

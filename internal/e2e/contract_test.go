@@ -83,7 +83,7 @@ func TestAParkedPopIsWokenByAPush(t *testing.T) {
 		close(answers)
 	}()
 	ops := c.proc.Credentials.OpsURL + "/metrics"
-	eventually(t, 5*time.Second, "a poll to park", func() bool { return metric(t, ops, "queengate_proxy_parked_polls") >= 1 })
+	eventually(t, 20*time.Second, "a poll to park", func() bool { return metric(t, ops, "queengate_proxy_parked_polls") >= 1 })
 	began := time.Now()
 	c.push(t, items("later", "p", "t", 1))
 	select {
@@ -91,7 +91,7 @@ func TestAParkedPopIsWokenByAPush(t *testing.T) {
 		if r.status != http.StatusOK || len(decode[popAnswer](t, r.body).Messages) != 1 {
 			t.Errorf("got %d %s: a group that waited before the queue existed must get its first message", r.status, r.body)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("the poll was not woken")
 	}
 	t.Logf("woken %v after the push", time.Since(began))
@@ -115,7 +115,7 @@ func TestAGroupOutlivesItsQueue(t *testing.T) {
 		close(answers)
 	}()
 	broker := c.proc.Credentials.BrokerURL + "/metrics/prometheus"
-	eventually(t, 5*time.Second, "a poll to park", func() bool { return metric(t, broker, "queengate_broker_parked_polls") >= 1 })
+	eventually(t, 20*time.Second, "a poll to park", func() bool { return metric(t, broker, "queengate_broker_parked_polls") >= 1 })
 	if r := c.call(t, "DELETE", "/api/v1/resources/queues/q", nil); r.status != http.StatusOK {
 		t.Fatalf("delete: %d %s", r.status, r.body)
 	}
@@ -274,7 +274,7 @@ func TestOversizeBodies(t *testing.T) {
 // TestTheHeadIsJudgedBeforeTheBody declares a body and sends none of it.
 func TestTheHeadIsJudgedBeforeTheBody(t *testing.T) {
 	t.Parallel()
-	c := shared(t).newCluster(t, `{"max_req_per_sec":1,"req_burst":1}`)
+	c := shared(t).newCluster(t, `{"max_req_per_sec":0.001,"req_burst":1}`)
 	spendRequest(t, c)
 	addr := strings.TrimPrefix(c.proc.Credentials.GatewayURL, "http://")
 	for name, tt := range map[string]struct {
@@ -292,7 +292,7 @@ func TestTheHeadIsJudgedBeforeTheBody(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 				t.Fatal(err)
 			}
 			fmt.Fprintf(conn, "POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 1000000\r\n\r\n", tt.auth)
@@ -329,7 +329,7 @@ func TestSmuggling(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 				t.Fatal(err)
 			}
 			body := `{"items":[]}`

@@ -249,7 +249,7 @@ func (c *cluster) settle(t *testing.T) {
 		c.exec(t, `SELECT queengate.set_limit_override($1::uuid, $2::jsonb)`, c.probe.cluster, unlimited)
 	})
 	probe := c.newKey(t, c.probe.cluster, []string{"read"})
-	eventually(t, 5*time.Second, "the gateway to follow the control database", func() bool {
+	eventually(t, 20*time.Second, "the gateway to follow the control database", func() bool {
 		r := c.call(t, "GET", "/api/v1/resources/queues", nil, key(probe))
 		return r.status == http.StatusOK
 	})

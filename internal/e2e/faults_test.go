@@ -131,7 +131,7 @@ func TestPostgresDiesUnderLoad(t *testing.T) {
 	stored := map[string]int{}
 	for {
 		var got popAnswer
-		eventually(t, 5*time.Second, "pops to resume", func() bool {
+		eventually(t, 20*time.Second, "pops to resume", func() bool {
 			r := c.call(t, "GET", "/api/v1/pop/queue/load?batch=1000&partitions=10&autoAck=true", nil)
 			switch {
 			case r.status == http.StatusOK:

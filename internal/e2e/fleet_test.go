@@ -183,7 +183,7 @@ func (f *fleet) stop(p *launch.Process) {
 func (f *fleet) serving(b *part, want float64) {
 	f.t.Helper()
 	for _, g := range f.gateways {
-		eventually(f.t, 15*time.Second, fmt.Sprintf("%s to be serving: %v", b.addr, want), func() bool {
+		eventually(f.t, 20*time.Second, fmt.Sprintf("%s to be serving: %v", b.addr, want), func() bool {
 			return metric(f.t, "http://"+g.ops+"/metrics", "queengate_proxy_broker_up", `broker="`+b.addr+`"`, `probe="serving"`) == want
 		})
 	}

@@ -125,5 +125,5 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("before the revocation: %d", got)
 	}
 	c.exec(t, `SELECT queengate.revoke_session($1, now() + interval '1 hour')`, jti)
-	eventually(t, 2*time.Second, "a revoked token to be refused", func() bool { return push() == http.StatusUnauthorized })
+	eventually(t, 20*time.Second, "a revoked token to be refused", func() bool { return push() == http.StatusUnauthorized })
 }

@@ -167,35 +167,32 @@ func TestEverySpellingOfWaitingIsCounted(t *testing.T) {
 	t.Parallel()
 	c := shared(t).newCluster(t, `{"max_parked_pops":0}`)
 	for query, want := range map[string][]int{
-		"wait=true":                {403},
-		"wait=true&timeout=60000":  {403},
-		"%77ait=true":              {403},
-		"wait=%74rue":              {403},
-		"wait=true&wait=false":     {400},
-		"wait=false&wait=true":     {400},
-		"&&wait=true&&":            {403},
-		"wait=TRUE":                {400, 403},
-		"wait=1":                   {400, 403},
-		"wait=yes":                 {400, 403},
-		"wait=t":                   {400, 403},
-		"wait":                     {400, 403},
-		"wait=%zz":                 {400},
-		"wait=true;timeout=60000":  {400, 403},
-		"x=y;wait=true":            {204, 400},
-		"Wait=true":                {204},
-		"WAIT=true":                {204},
-		"wait[]=true":              {204},
-		"wait=false&timeout=60000": {204},
-		"timeout=60000":            {204},
-		"":                         {204},
+		"wait=true":               {403},
+		"wait=true&timeout=60000": {403},
+		"%77ait=true":             {403},
+		"wait=%74rue":             {403},
+		"wait=true&wait=false":    {400},
+		"wait=false&wait=true":    {400},
+		"&&wait=true&&":           {403},
+		"wait=TRUE":               {400, 403},
+		"wait=1":                  {400, 403},
+		"wait=yes":                {400, 403},
+		"wait=t":                  {400, 403},
+		"wait":                    {400, 403},
+		"wait=%zz":                {400},
+		"wait=true;timeout=60000": {400, 403},
+		// These ask for more than the client's own time, were it a wait.
+		"x=y;wait=true&timeout=80000": {204, 400},
+		"Wait=true&timeout=80000":     {204},
+		"WAIT=true&timeout=80000":     {204},
+		"wait[]=true&timeout=80000":   {204},
+		"wait=false&timeout=80000":    {204},
+		"timeout=80000":               {204},
+		"":                            {204},
 	} {
-		begin := time.Now()
 		r := c.call(t, "GET", "/api/v1/pop/queue/q?"+query, nil)
 		if !slices.Contains(want, r.status) {
 			t.Errorf("%q: %d %s, want one of %v", query, r.status, r.body, want)
-		}
-		if r.status == http.StatusNoContent && time.Since(begin) > 50*time.Second {
-			t.Errorf("%q has waited uncounted", query)
 		}
 	}
 }
@@ -261,7 +258,7 @@ func TestTooFewOpenFilesAreToldAtTheStart(t *testing.T) {
 	if got := metric(t, p.Credentials.OpsURL+"/metrics", "process_max_fds"); got != 900 {
 		t.Errorf("process_max_fds is %v", got)
 	}
-	eventually(t, 10*time.Second, "the log to tell", func() bool {
+	eventually(t, 20*time.Second, "the log to tell", func() bool {
 		log, err := os.ReadFile(filepath.Join(dir, "data", "log", "queengate.log"))
 		return err == nil && strings.Contains(string(log), "gateway.max_conns = 50000 wants 100512")
 	})

@@ -87,7 +87,7 @@ func TestRetainedBytesBlockAndRelease(t *testing.T) {
 	if r := c.call(t, "DELETE", "/api/v1/resources/queues/q", nil); r.status != http.StatusOK {
 		t.Fatalf("delete: %d %s", r.status, r.body)
 	}
-	eventually(t, 15*time.Second, "the deletion to free the storage", func() bool {
+	eventually(t, 20*time.Second, "the deletion to free the storage", func() bool {
 		return c.call(t, "POST", "/api/v1/push", body).status == http.StatusCreated
 	})
 }
@@ -119,7 +119,7 @@ func TestAnOverRateGroupDrains(t *testing.T) {
 					return
 				case <-tick.C:
 				}
-				r, err := c.try(ctx, "GET", "/api/v1/pop/queue/work?batch=1&leaseSeconds=5", nil)
+				r, err := c.try(ctx, "GET", "/api/v1/pop/queue/work?batch=1&leaseSeconds=30", nil)
 				if err != nil {
 					return
 				}
@@ -233,13 +233,13 @@ func TestVanishingClients(t *testing.T) {
 	}
 	// One round first, so that what the process keeps for good is not counted.
 	leave(park(200))
-	eventually(t, 10*time.Second, "the first polls to go", func() bool { return parked() == 0 && waiters() == 0 })
+	eventually(t, 20*time.Second, "the first polls to go", func() bool { return parked() == 0 && waiters() == 0 })
 	before := goroutines()
 	conns := park(polls)
 	eventually(t, 60*time.Second, "all polls to park", func() bool { return parked() == polls && waiters() == polls })
 	leave(conns)
 	gone := time.Now()
-	eventually(t, 10*time.Second, "slots and waiters to come back", func() bool { return parked() == 0 && waiters() == 0 })
+	eventually(t, 20*time.Second, "slots and waiters to come back", func() bool { return parked() == 0 && waiters() == 0 })
 	t.Logf("all slots back %v after the clients vanished", time.Since(gone))
 	eventually(t, 30*time.Second, "goroutines to come back", func() bool { return goroutines() < before+100 })
 	// A message pushed now is leased to nobody.

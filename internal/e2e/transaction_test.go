@@ -186,7 +186,7 @@ func TestARolledBackTransactionKeepsTheCountsExact(t *testing.T) {
 	if a := c.transact(t, m{"operations": []m{pushTo("a", "t-0", 1), pushTo("b", "x", 1)}}); a.Success || a.Reason != "duplicate" {
 		t.Fatalf("%+v", a)
 	}
-	eventually(t, 10*time.Second, "a third queue to be refused", func() bool {
+	eventually(t, 20*time.Second, "a third queue to be refused", func() bool {
 		r := c.call(t, "POST", "/api/v1/push", items("c", "Default", "t", 1))
 		return r.status == http.StatusForbidden && r.refusal(t).Limit != nil && r.refusal(t).Limit.Name == "queues"
 	})

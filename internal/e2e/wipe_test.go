@@ -60,7 +60,7 @@ func (f *fleet) another(slug string) *fleet {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	eventually(f.t, 10*time.Second, "the gateways to know "+slug, func() bool {
+	eventually(f.t, 20*time.Second, "the gateways to know "+slug, func() bool {
 		for n := range f.gateways {
 			if r, err := other.call(f.t.Context(), n, "GET", "/api/v1/resources/queues", nil); err != nil || r.status != http.StatusOK {
 				return false
@@ -213,7 +213,7 @@ func TestATenantIsWipedThroughAKillOfEverything(t *testing.T) {
 	}
 	f.maintenance(cellKey, true)
 	for _, o := range []*tenantOfFleet{gone, stays} {
-		eventually(t, 15*time.Second, "every broker to spool", func() bool {
+		eventually(t, 20*time.Second, "every broker to spool", func() bool {
 			r := o.ask("POST", "/api/v1/push", items("orders", spooledLane, fmt.Sprint("late", time.Now().UnixNano()), 2), 201)
 			buffered := 0
 			for _, v := range decode[[]pushResult](t, r.body) {
@@ -330,7 +330,7 @@ func TestATenantIsWipedThroughAKillOfEverything(t *testing.T) {
 		sort.Strings(all)
 		return all
 	}
-	eventually(t, 10*time.Second, "Redis to hold nothing of it", func() bool { return len(keys(gone.cluster)) == 0 })
+	eventually(t, 20*time.Second, "Redis to hold nothing of it", func() bool { return len(keys(gone.cluster)) == 0 })
 	if len(keys(stays.cluster)) == 0 {
 		t.Error("Redis holds nothing of the other tenant: the test cannot see what a wipe takes there")
 	}

@@ -30,7 +30,8 @@ import (
 // patience bounds a wait for something that must happen; it is long only so that a loaded machine does not lie.
 const patience = 20 * time.Second
 
-// world is a fasthttp server whose handler parks on "/park" until the client goes or release is closed.
+// world is a fasthttp server whose handler parks on "/park" until the client goes or release is closed: no other end is
+// in sight.
 type world struct {
 	transport
 	dial    func() net.Conn
@@ -43,7 +44,7 @@ func setup(t *testing.T, tr transport) *world {
 	t.Helper()
 	w := &world{transport: tr, parked: make(chan struct{}, 64), left: make(chan string, 64), release: make(chan struct{})}
 	s := &fasthttp.Server{
-		NoDefaultServerHeader: true, Logger: log.New(io.Discard, "", 0), ReadTimeout: patience, IdleTimeout: patience, ReduceMemoryUsage: true, MaxRequestBodySize: 1 << 20,
+		NoDefaultServerHeader: true, Logger: log.New(io.Discard, "", 0), ReadTimeout: time.Hour, IdleTimeout: time.Hour, ReduceMemoryUsage: true, MaxRequestBodySize: 1 << 20,
 		ErrorHandler: func(ctx *fasthttp.RequestCtx, err error) { WriteError(ctx, HeadError(err), "r") },
 		Handler: func(ctx *fasthttp.RequestCtx) {
 			if string(ctx.Path()) != "/park" {
@@ -200,15 +201,11 @@ func TestHangUpIsNoticedWhileTheHandlerWaits(t *testing.T) {
 		c := w.dial()
 		send(t, c, request("/park"))
 		await(t, w.parked)
-		begin := time.Now()
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
 		if how := await(t, w.left); how != "gone" {
 			t.Errorf("wait ended as %q, want gone", how)
-		}
-		if d := time.Since(begin); d > time.Second {
-			t.Errorf("noticed after %v, want under a second", d)
 		}
 	})
 }
@@ -228,15 +225,11 @@ func TestHangUpIsNoticedBehindFurtherBytes(t *testing.T) {
 				send(t, c, request("/park"))
 				await(t, w.parked)
 				send(t, c, strings.Repeat("x", size))
-				begin := time.Now()
 				if err := c.Close(); err != nil {
 					t.Fatal(err)
 				}
 				if how := await(t, w.left); how != "gone" {
 					t.Errorf("wait ended as %q, want gone", how)
-				}
-				if d := time.Since(begin); d > time.Second {
-					t.Errorf("noticed after %v, want under a second", d)
 				}
 			})
 		})

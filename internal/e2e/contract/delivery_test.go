@@ -112,10 +112,14 @@ func testWaitingPop(t *testing.T, s *service) {
 	const limit = 3 * time.Second
 	strict := &http.Client{Timeout: limit}
 	defer strict.CloseIdleConnections()
-	r, err := s.try(strict, "GET", fmt.Sprintf("/api/v1/pop/queue/waiting?wait=true&timeout=%d", limit.Milliseconds()), "")
-	if err != nil || r.status != 204 {
-		t.Fatalf("%d, %v", r.status, err)
-	}
+	// A busy machine may hold the answer up; one that is given at the end of the time or later never comes in time.
+	s.until("an answer in time", func() bool {
+		r, err := s.try(strict, "GET", fmt.Sprintf("/api/v1/pop/queue/waiting?wait=true&timeout=%d", limit.Milliseconds()), "")
+		if err == nil && r.status != 204 {
+			t.Fatalf("%d %s", r.status, r.body)
+		}
+		return err == nil
+	})
 	got := make(chan popped, 1)
 	go func() { got <- s.pop("waiting?wait=true&timeout=30000") }()
 	s.until("the poll is parked", func() bool { return s.parked() > 0 })

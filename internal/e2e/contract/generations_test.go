@@ -480,7 +480,7 @@ func testRowConflation(t *testing.T, s *service) {
 func testRowAutopilot(t *testing.T, s *service) {
 	s.push("r34", "one", "a")
 	s.push("r34", "two", "b")
-	r := s.do("GET", "/api/v1/pop/queue/r34?autopilot=true&batch=10&consumerGroup=g&subscriptionMode=all&wait=true&timeout=1000", "").want(t, 200)
+	r := s.do("GET", "/api/v1/pop/queue/r34?autopilot=true&batch=10&consumerGroup=g&subscriptionMode=all&wait=true&timeout=20000", "").want(t, 200)
 	o := decode[m](t, r)
 	pilot, _ := o["autopilot"].(m)
 	if o["partitionsClaimed"] != 1.0 || pilot["batch"] != 10.0 || pilot["partitions"] == nil || pilot["waitMs"] == nil {
