@@ -83,11 +83,12 @@ func (b *bucket) configure(rate, burst, now int64) {
 func (b *bucket) blocked() bool { return b.rate == 0 || b.burst == 0 }
 
 // makeRoom lets a bucket that is shared out save up for n, a legal batch above its part of the burst, from what it would
-// grow anyway. It keeps the room until it is configured anew: others may wait for it.
-func (b *bucket) makeRoom(n int64) {
+// grow from now on. It keeps the room until it is configured anew: others may wait for it.
+func (b *bucket) makeRoom(n, now int64) {
 	if n <= b.room || n > b.largest {
 		return
 	}
+	b.refill(now) // what overflowed before is gone
 	b.room = n
 	b.window = b.untilGrown(n)
 }

@@ -201,6 +201,20 @@ func TestBucketRules(t *testing.T) {
 				t.Fatalf("%+v remembers promises whose time has passed", b)
 			}
 		},
+		"room for a larger batch is filled from when it was asked for": func(t *testing.T) {
+			b := newBucket(5, 2)
+			b.largest = 20 * token
+			b.makeRoom(4*token, 10*second) // it has been full for all that time
+			if b.level != 2*token {
+				t.Fatalf("%v tokens at once, its part of the burst is 2", tokens(b.level))
+			}
+			if b.refill(10*second + second/5); b.level != 3*token {
+				t.Fatalf("%v tokens after the time of one", tokens(b.level))
+			}
+			if b.refill(20 * second); b.level != 4*token {
+				t.Fatalf("%v tokens in the end, want room for 4", tokens(b.level))
+			}
+		},
 		"returned tokens shorten the line": func(t *testing.T) {
 			b := newBucket(10, 10)
 			b.take(10 * token)

@@ -71,7 +71,7 @@ func (d *decision) asks(i limit) (b *bucket, n, need int64) {
 		if b = d.bucket(i); b == nil {
 			return nil, 0, 0
 		}
-		b.makeRoom(n)
+		b.makeRoom(n, d.t)
 		return b, n, n
 	}
 	if !pops[d.ask.Cost] {
