@@ -233,7 +233,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.metrics = newMetrics(deps.Registry, b)
 	b.verifier = newVerifier(&b.cfg, b.weights)
 	b.redrives = newRedrives()
-	b.pinger = &pinger{ping: deps.Ping}
+	b.pinger = &pinger{ping: deps.Ping, onLost: b.giveBack}
 	b.claims = newCombiner(bundling[store.Claim, []store.Claimed, claimKey]{
 		name: "claim", run: func(cs []store.Claim) ([][]store.Claimed, error) {
 			ctx, cancel := b.database()

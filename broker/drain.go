@@ -108,6 +108,7 @@ func (b *Broker) drainOnce(attempts *int) error {
 	}
 	*attempts = 0
 	l.away.Store(false)
+	b.pinger.answered()
 	if err := batch.Settle(); err != nil {
 		return err
 	}

@@ -178,6 +178,7 @@ func (b *Broker) feedRound(ctx context.Context, r *rounds, now time.Time) {
 		if ctx.Err() == nil && !b.feed.away.Swap(true) {
 			b.log.Warn("the database is away", "err", err)
 		}
+		b.giveBack()
 		return
 	}
 	if window >= feedWide {
@@ -220,7 +221,7 @@ func (b *Broker) readFeed(ctx context.Context, window time.Duration, now time.Ti
 	if err != nil {
 		return err
 	}
-	b.pinger.heard.Store(time.Now().UnixNano())
+	b.pinger.answered()
 	if b.feed.life != 0 && b.feed.life != shared.Life && !b.feed.away.Load() {
 		// A failover may fit between two rounds.
 		b.log.Info("the database is another one")

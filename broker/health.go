@@ -16,8 +16,10 @@ import (
 // pinger asks the database whether it is there. Health routes are open to everybody, so callers share a round trip:
 // one that comes while another is under way takes its answer, and an answer serves for a while.
 type pinger struct {
-	ping  func(context.Context) error
-	heard atomic.Int64 // when the change feed last had an answer, Unix nanoseconds
+	ping   func(context.Context) error
+	onLost func()       // called after each question without an answer; nil: nothing
+	heard  atomic.Int64 // when the change feed last had an answer, Unix nanoseconds
+	lost   atomic.Bool  // the last question had no answer, and nothing has been heard since
 
 	mu    sync.Mutex // guards below; held during a round trip, so callers wait for it
 	asked time.Time
@@ -46,7 +48,17 @@ func (p *pinger) check(shared time.Duration) error {
 	defer cancel()
 	p.err = p.ping(ctx)
 	p.asked = time.Now()
+	p.lost.Store(p.err != nil)
+	if p.err != nil && p.onLost != nil {
+		p.onLost()
+	}
 	return p.err
+}
+
+// answered notes that the database has answered something else.
+func (p *pinger) answered() {
+	p.heard.Store(time.Now().UnixNano())
+	p.lost.Store(false)
 }
 
 // health answers 200 or 503 after a round trip to the database.

@@ -99,6 +99,19 @@ func (l *spooled) signal() {
 	}
 }
 
+// databaseLost reports that the database did not answer when it was last asked, by whomever. One that stands still answers a
+// push only when its statement has run out of time, so pushes do not find out by themselves.
+func (b *Broker) databaseLost() bool {
+	return b.spooled.away.Load() || b.feed.away.Load() || b.pinger.lost.Load()
+}
+
+// giveBack lets pushes that wait for the database go to the spool. Without one they wait on: what else could become of them?
+func (b *Broker) giveBack() {
+	if b.spooled.disk != nil {
+		b.fuser.GiveBack(&wire.Error{Code: wire.DatabaseUnavailable, Outcome: wire.OutcomeNone, RetryAfter: time.Second})
+	}
+}
+
 // diverts reports that a push goes to the spool without asking the database: the operator has stopped pushes, the
 // database is away, or older messages of a partition wait in the spool.
 func (p *pushBatch) diverts(now time.Time) bool {
@@ -107,7 +120,7 @@ func (p *pushBatch) diverts(now time.Time) bool {
 		return false
 	}
 	p.b.look(now)
-	return p.b.switches.push.Load() || l.away.Load() || l.before(p.who.tenant, p.groups)
+	return p.b.switches.push.Load() || p.b.databaseLost() || l.before(p.who.tenant, p.groups)
 }
 
 // spoolable reports an error of which the spool is the cure: the database is away, or did not say what it did.

@@ -402,3 +402,61 @@ func FuzzSpoolRecord(f *testing.F) {
 		}
 	})
 }
+
+// frozen is a database that takes pushes and says nothing.
+type frozen struct {
+	Store
+	on      atomic.Bool
+	reached chan struct{} // a push stands before it
+	thaw    chan struct{}
+}
+
+func (s *frozen) PushBundle(ctx context.Context, segs []store.Segment) ([]store.PushVerdict, error) {
+	if s.on.Load() {
+		s.reached <- struct{}{}
+		<-s.thaw
+	}
+	return s.Store.PushBundle(ctx, segs)
+}
+
+func (s *frozen) Changes(ctx context.Context, window time.Duration) ([]store.Change, store.Shared, error) {
+	if s.on.Load() {
+		return nil, store.Shared{}, context.DeadlineExceeded
+	}
+	return s.Store.Changes(ctx, window)
+}
+
+// A database that stands still keeps the pushes that it has. Nobody else waits for it.
+func TestPushesDoNotWaitForADatabaseThatStandsStill(t *testing.T) {
+	t.Parallel()
+	pool, _ := plug(t)
+	db := &frozen{Store: store.New(pool), reached: make(chan struct{}, 8), thaw: make(chan struct{})}
+	w := serveWith(t, pool, Deps{Store: db, Spool: openSpool(t, spool.Config{Dir: t.TempDir()})}, nil)
+	w.one("q", "first")
+	db.on.Store(true)
+	verdicts := make(chan pushed, 2)
+	flying := make(chan pushed, 1)
+	go func() { flying <- w.one("q", "flying") }()
+	<-db.reached
+	for _, txn := range []string{"behind", "far behind"} {
+		go func() { verdicts <- w.one("q", txn) }()
+	}
+	for range 2 {
+		if r := <-verdicts; r.Status != "buffered" {
+			t.Errorf("%s: %s, want buffered", r.TransactionID, r.Status)
+		}
+	}
+	if r := w.one("other", "later"); r.Status != "buffered" {
+		t.Errorf("a push that came later: %s, want buffered", r.Status)
+	}
+	db.on.Store(false)
+	close(db.thaw)
+	if r := <-flying; r.Status != "queued" {
+		t.Errorf("the push in flight: %s, want queued", r.Status)
+	}
+	w.drained()
+	w.until("the feed is read again", func() bool { return !w.b.feed.away.Load() })
+	if got := w.all("q", "Default"); len(got) != 4 || got[0] != "first" || got[1] != "flying" {
+		t.Errorf("stored %v", got)
+	}
+}

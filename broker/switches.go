@@ -59,7 +59,7 @@ func (b *Broker) obeyLocked(now store.Switches, asked time.Time) {
 func (b *Broker) look(now time.Time) {
 	s := &b.switches
 	fresh := func() bool { return now.UnixNano()-s.seen.Load() < int64(switchesAge) }
-	if fresh() || b.feed.away.Load() || b.spooled.away.Load() {
+	if fresh() || b.databaseLost() {
 		return
 	}
 	s.mu.Lock()

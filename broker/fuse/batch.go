@@ -76,6 +76,8 @@ func (l *lane) least() int64 {
 		return laneCost + l.retry.bytes
 	case l.batch != nil:
 		return (*l.source())[l.taken].bytes
+	case !l.waits(): // all was given back
+		return 0
 	}
 	return laneCost + (*l.source())[0].bytes
 }

@@ -297,6 +297,29 @@ func (f *Fuser) accept(p *store.Partition, q *push) *wire.Error {
 	return nil
 }
 
+// GiveBack refuses, with e, what no flush has taken yet. While the database does not answer, a flush in flight may take as
+// long as a statement may to fail, and all would wait behind it that could be kept elsewhere meanwhile. What is in flight
+// stays: nobody knows what becomes of it. The done functions are called before it returns.
+func (f *Fuser) GiveBack(e *wire.Error) {
+	var back []*push
+	f.mu.Lock()
+	for _, l := range f.lanes {
+		back = l.giveBackLocked(back, &f.waiting)
+	}
+	for _, q := range back {
+		f.pending--
+		f.budget.Release(q.tenant, q.bytes)
+	}
+	f.checkDrainedLocked()
+	f.mu.Unlock()
+	for _, q := range back {
+		done := q.done
+		q.refuse(e)
+		q.free()
+		done()
+	}
+}
+
 // Forget drops what the cache knows of partitions: after a queue deletion.
 func (f *Fuser) Forget(partitions []int64) {
 	f.mu.Lock()

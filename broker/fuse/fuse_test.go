@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queengate/queengate/broker/fuse"
@@ -85,6 +86,41 @@ func TestWhatArrivesDuringAFlushSharesTheNext(t *testing.T) {
 		want(t, "verdicts", got, "[1][0][0][2]")
 		want(t, "offers", db.offers(), []string{"1@-1[a]", "2@-1[c] 3@-1[d] 1@-1[b e]"})
 		want(t, "announcements", len(w.landed), 2)
+		w.stop()
+	})
+}
+
+func TestWhatNoFlushHasTakenIsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := newFake(t, 1, 2, 3)
+		g := newGate(db)
+		w := start(t, db, fuse.Config{})
+		flying := w.begin(partition(1, 0), "a")
+		<-g.reached
+		away := &wire.Error{Code: wire.DatabaseUnavailable, Outcome: wire.OutcomeNone}
+		for range 2 { // lanes that were emptied are of use again
+			other := partition(3, 0)
+			other.Tenant = uuid.New()
+			behind := []func() []fuse.Result{w.begin(partition(1, 0), "b"), w.begin(partition(2, 0), "c", "d"), w.begin(other, "e")}
+			w.GiveBack(away)
+			for i, r := range behind {
+				for _, v := range r() {
+					if v.Err != error(away) {
+						t.Errorf("push %d behind the flush: %+v", i, v)
+					}
+				}
+			}
+		}
+		after := w.begin(partition(2, 0), "f")
+		close(g.open)
+		want(t, "in flight", show(flying()), "[0]")
+		want(t, "afterwards", show(after()), "[0]")
+		want(t, "the lane that was emptied", show(w.push(partition(1, 0), "g")), "[1]")
+		want(t, "offers", db.offers(), []string{"1@-1[a]", "2@-1[f]", "1@-1[g]"})
+		if s := w.Stats(); s.Pending != 0 || s.PendingBytes != 0 {
+			t.Errorf("%d pushes and %d bytes are pending in the end", s.Pending, s.PendingBytes)
+		}
 		w.stop()
 	})
 }

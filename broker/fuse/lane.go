@@ -133,6 +133,27 @@ func (f *Fuser) settleLocked(l *lane, now time.Time) {
 	}
 }
 
+// giveBackLocked appends what no flush has taken of the lane to back. A lane that has nothing left keeps its place until its
+// turn comes.
+func (l *lane) giveBackLocked(back []*push, waiting *int) []*push {
+	empty := func(from *[]*push, counted bool) {
+		for _, q := range *from {
+			if counted {
+				*waiting -= len(q.frames)
+			}
+		}
+		back = append(back, *from...)
+		clear(*from)
+		*from = (*from)[:0]
+	}
+	empty(&l.unsure, true)
+	empty(&l.pending, true)
+	if l.state == laneReady || l.state == laneReading {
+		empty(&l.suspects, false) // a flush has had them once
+	}
+	return back
+}
+
 // waits reports that the lane has pushes that no flush has.
 func (l *lane) waits() bool { return len(l.pending) > 0 || len(l.unsure) > 0 || len(l.suspects) > 0 }
 

@@ -57,7 +57,9 @@ func (w *worker) take() (patience time.Duration, ok bool) {
 		f.stats.Seconds++
 	}
 	f.armed = false
-	w.fillLocked()
+	if w.fillLocked(); len(w.batches) == 0 {
+		return 0, false
+	}
 	f.inFlight++
 	f.flights[w.index] = now
 	return 0, true
@@ -72,6 +74,11 @@ func (w *worker) fillLocked() {
 		l, credit, ok := f.ready.Next()
 		if !ok {
 			break
+		}
+		if l.retry == nil && !l.waits() { // all was given back
+			f.ready.Take(0)
+			f.settleLocked(l, time.Time{})
+			continue
 		}
 		var cost int64
 		joins := l.batch == nil
