@@ -200,6 +200,7 @@ func (b *Broker) conclude(x *exchange, e *wire.Error) {
 	}
 	if x.route != nil {
 		a.Method, a.Route = x.route.Method, x.route.Pattern
+		a.Probe = x.route.Op == wire.OpLivez || x.route.Op == wire.OpReadyz
 		if x.who.tenant != uuid.Nil && b.log.Enabled(context.Background(), slog.LevelInfo) {
 			a.Tenant = x.who.tenant.String()
 		}

@@ -4,13 +4,32 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/queengate/queengate/internal/bootstrap"
+	"github.com/queengate/queengate/plans"
 )
+
+// parseKey reads what a key is to be called, and what it may do.
+func parseKey(text string) (bootstrap.KeySpec, error) {
+	name, list, ok := strings.Cut(text, "=")
+	if !ok || name == "" {
+		return bootstrap.KeySpec{}, fmt.Errorf("%q: want NAME=SCOPE,…", text)
+	}
+	spec := bootstrap.KeySpec{Name: name}
+	for scope := range strings.SplitSeq(list, ",") {
+		s := plans.ParseScopes([]string{scope})
+		if s == 0 {
+			return bootstrap.KeySpec{}, fmt.Errorf("%q: there is no scope %q", text, scope)
+		}
+		spec.Scopes |= s
+	}
+	return spec, nil
+}
 
 // runBootstrap makes a tenant that can work and prints the keys it minted, as JSON: they are shown once.
 func runBootstrap(ctx context.Context, in *invocation) error {
@@ -24,6 +43,11 @@ func runBootstrap(ctx context.Context, in *invocation) error {
 		fs.StringVar(&r.Cell, "cell", "", "`slug` of the cell (required)")
 		fs.StringVar(&r.BaseURL, "base-url", "", "`URL` of the cell's broker, http://host:port, several with commas, dns+http://host:port for all addresses of a name; required for a new cell")
 		fs.StringVar(&r.Email, "email", "", "`address` of the first administrator")
+		fs.Func("key", "`NAME=SCOPE,…` of a key, instead of the usual five; may be given again. Scopes: produce, consume, read, read:payload, admin", func(text string) error {
+			spec, err := parseKey(text)
+			r.Keys = append(r.Keys, spec)
+			return err
+		})
 		fs.StringVar(&passwordFile, "password-file", "", "`file` with the administrator's password")
 	})
 	if err != nil {

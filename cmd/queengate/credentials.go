@@ -80,7 +80,7 @@ func (c *credentials) write(dir *datadir.Dir) error {
 // kept while they are live. One whose text is lost, because a crash came between its making and its writing, is revoked
 // and made anew: the database holds only hashes.
 func ensureDemo(ctx context.Context, pool *pgxpool.Pool, c *credentials, cell, baseURL string) error {
-	request := bootstrap.Request{Tenant: "demo", TenantName: "Demo", Cluster: "demo", Plan: "dedicated-s", Cell: cell, BaseURL: baseURL}
+	request := bootstrap.Request{Tenant: "demo", TenantName: "Demo", Cluster: demoCluster, Plan: "dedicated-s", Cell: cell, BaseURL: baseURL}
 	for range 2 {
 		result, err := bootstrap.Bootstrap(ctx, pool, request)
 		if err != nil {

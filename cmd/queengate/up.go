@@ -15,6 +15,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/queengate/queengate/internal/conf"
 	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/embedpg"
@@ -29,6 +32,9 @@ import (
 // demoCell is the cell of `up`: its one broker and its one database.
 const demoCell = "local"
 
+// demoCluster is the cluster of its demo tenant.
+const demoCluster = "demo"
+
 // readyBudget bounds the time between the start of the parts and the first moment all of them are healthy.
 const readyBudget = 30 * time.Second
 
@@ -41,6 +47,7 @@ type up struct {
 	group *run.Group
 	creds *credentials
 
+	private   bool // the database is this system's own
 	listeners listeners
 }
 
@@ -137,6 +144,7 @@ func (u *up) startPostgres(ctx context.Context) (stop func() error, err error) {
 	if u.c.Postgres.DSN != "" {
 		return func() error { return nil }, nil
 	}
+	u.private = true
 	server := embedpg.New(u.log.With("part", "postgres"), u.dir)
 	if err := server.Start(ctx); err != nil {
 		return nil, err
@@ -144,6 +152,27 @@ func (u *up) startPostgres(ctx context.Context) (stop func() error, err error) {
 	u.c.Postgres.DSN = conf.Secret(server.DSN())
 	u.group.Add("postgres", server)
 	return server.Stop, nil
+}
+
+// minds refuses a database that was given and serves others: this broker would be put in the place of theirs.
+func (u *up) minds(ctx context.Context, control *pgxpool.Pool, brokerURL string) error {
+	if u.private {
+		return nil
+	}
+	var at string
+	var others int
+	err := control.QueryRow(ctx, `SELECT c.base_url, (SELECT count(*) FROM queengate.clusters k WHERE k.cell = c.slug AND k.slug <> $2)
+		FROM queengate.cells c WHERE c.slug = $1`, demoCell, demoCluster).Scan(&at, &others)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read cell %s: %w", demoCell, err)
+	case others > 0 && at != brokerURL:
+		return fmt.Errorf("postgres.dsn: cell %q of this database serves %d other clusters with the brokers at %s, which would be cut off; "+
+			"unset it, or run `queengate broker` and `queengate gateway`", demoCell, others, at)
+	}
+	return nil
 }
 
 // serve makes the parts, runs them and says when they are ready.
@@ -164,6 +193,9 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	}
 	defer queues.Close()
 	brokerURL := "http://" + reachable(u.listeners.broker)
+	if err := u.minds(ctx, control, brokerURL); err != nil {
+		return err
+	}
 	if err := ensureDemo(ctx, control, u.creds, demoCell, brokerURL); err != nil {
 		return err
 	}

@@ -21,8 +21,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/queengate/queengate/internal/bootstrap"
 	"github.com/queengate/queengate/internal/conf"
+	"github.com/queengate/queengate/internal/pgtest"
+	"github.com/queengate/queengate/migrations"
+	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/quota"
 )
 
@@ -372,6 +377,41 @@ func TestRedisIsShownAsItIs(t *testing.T) {
 				t.Errorf("got %q, %v, want %q", fact, err, tc.want)
 			}
 		})
+	}
+}
+
+// A fleet's control database in the environment is easily forgotten: its brokers must not be replaced by the one of `up`.
+func TestUpLeavesACellOfOthersAlone(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t, migrations.Broker, migrations.Gateway)
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	const theirs = "http://10.0.0.11:6632"
+	if _, err := bootstrap.Bootstrap(t.Context(), pool, bootstrap.Request{Tenant: "acme", Cluster: "acme", Cell: demoCell, BaseURL: theirs}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := upCommand(t, dataFolder(t, "data"), "--postgres", dsn).CombinedOutput()
+	if err == nil || !bytes.Contains(out, []byte("1 other clusters with the brokers at "+theirs)) {
+		t.Errorf("got %v, %s", err, out)
+	}
+	var at string
+	if err := pool.QueryRow(t.Context(), "SELECT base_url FROM queengate.cells WHERE slug = $1", demoCell).Scan(&at); err != nil || at != theirs {
+		t.Errorf("the brokers of the cell are at %s, %v", at, err)
+	}
+}
+
+func TestKeysOfABootstrap(t *testing.T) {
+	t.Parallel()
+	if spec, err := parseKey("auditor=read:payload,produce"); err != nil || spec.Name != "auditor" || spec.Scopes != plans.ScopeReadPayload|plans.ScopeProduce {
+		t.Errorf("%+v, %v", spec, err)
+	}
+	for _, text := range []string{"", "auditor", "=read", "auditor=", "auditor=write", "auditor=read,"} {
+		if spec, err := parseKey(text); err == nil {
+			t.Errorf("%q is %+v", text, spec)
+		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/queengate/queengate/internal/datadir"
+	"github.com/queengate/queengate/internal/launch"
 )
 
 // Sizes of the case about polls through a gateway. A cluster may have 5,000 connections on one.
@@ -46,7 +46,7 @@ func (w *world) startGateway(broker string, variables ...string) (*lone, error) 
 	certs := filepath.Dir(c.CAFile)
 	g := &lone{addr: addr[1], plain: addr[0], ops: addr[2], client: fasthttp.HostClient{Addr: addr[1]}}
 	g.cmd = exec.Command(w.bin, "gateway", "--http", addr[0], "--https", addr[1], "--ops", addr[2])
-	g.cmd.Env = append(os.Environ(), "QUEENGATE_POSTGRES_DSN="+c.PostgresDSN, "QUEENGATE_LOG_LEVEL=warn",
+	g.cmd.Env = append(launch.Environ(), "QUEENGATE_POSTGRES_DSN="+c.PostgresDSN, "QUEENGATE_LOG_LEVEL=warn",
 		"QUEENGATE_GATEWAY_CELL_KEY="+string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
 		"QUEENGATE_GATEWAY_BROKERS=local="+broker,
 		"QUEENGATE_TLS_CERT="+filepath.Join(certs, "localhost.pem"), "QUEENGATE_TLS_KEY="+filepath.Join(certs, "localhost.key"))

@@ -18,6 +18,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
+
+	"github.com/queengate/queengate/internal/launch"
 )
 
 // lone is a broker without tenancy, or a gateway, in a process of its own: what it costs is nobody else's.
@@ -43,7 +45,7 @@ func startLone(bin, dsn string, variables ...string) (*lone, error) {
 	}
 	b := &lone{addr: addr, ops: ops, client: fasthttp.HostClient{Addr: addr}}
 	b.cmd = exec.Command(bin, "broker", "--broker", addr, "--ops", ops)
-	b.cmd.Env = append(os.Environ(), "QUEENGATE_POSTGRES_DSN="+dsn, "QUEENGATE_BROKER_TENANCY=false", "QUEENGATE_BROKER_DRAIN_DELAY=0s", "QUEENGATE_LOG_LEVEL=warn")
+	b.cmd.Env = append(launch.Environ(), "QUEENGATE_POSTGRES_DSN="+dsn, "QUEENGATE_BROKER_TENANCY=false", "QUEENGATE_BROKER_DRAIN_DELAY=0s", "QUEENGATE_LOG_LEVEL=warn")
 	b.cmd.Env = append(b.cmd.Env, variables...)
 	b.cmd.Stderr = &b.stderr
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}

@@ -162,6 +162,17 @@ func (c *crowd) outstanding() (n int) {
 // goes on by itself, nothing is lost and nothing is stored twice.
 func TestTheCellsDatabaseStopsUnderLoad(t *testing.T) {
 	t.Parallel()
+	underLoad(t, (*pgtest.Server).Stop, (*pgtest.Server).Start)
+}
+
+// TestTheCellsDatabaseStandsStillUnderLoad is the same for one that keeps its connections and says nothing, as when its
+// machine is frozen or the network drops all: no statement of those that wait fails by itself.
+func TestTheCellsDatabaseStandsStillUnderLoad(t *testing.T) {
+	t.Parallel()
+	underLoad(t, (*pgtest.Server).Freeze, (*pgtest.Server).Thaw)
+}
+
+func underLoad(t *testing.T, goes, comes func(*pgtest.Server)) {
 	cell := pgtest.NewServer(t, nil)
 	f := startFleetApart(t, cell.DSN(), pgtest.DSN(t), 8)
 	const clients = 4
@@ -202,7 +213,7 @@ func TestTheCellsDatabaseStopsUnderLoad(t *testing.T) {
 
 	close(c.down)
 	stopped := time.Now()
-	cell.Stop()
+	goes(cell)
 	for _, g := range f.gateways {
 		eventually(t, 20*time.Second, "the gateways to know that no broker is ready", func() bool {
 			return metric(t, "http://"+g.ops+"/metrics", "queengate_proxy_broker_up", `probe="readyz"`) == 0
@@ -226,7 +237,7 @@ func TestTheCellsDatabaseStopsUnderLoad(t *testing.T) {
 		t.Error("no push of the load was buffered: the test proves nothing")
 	}
 
-	cell.Start()
+	comes(cell)
 	for _, b := range f.brokers {
 		eventually(t, 30*time.Second, "the spools to be empty", func() bool {
 			return metric(t, "http://"+b.ops+"/metrics", "queengate_spool_messages") == 0

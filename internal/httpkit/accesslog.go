@@ -29,12 +29,15 @@ type Access struct {
 	TraceID   string // of a trace that is sampled, with the span of this process in it
 	SpanID    string
 	Echo      bool // another process logs the same request under the same id: a success is only worth a Debug line
+	Probe     bool // a question about the state of the process, asked all the time: the state's changes are logged, its answers are not
 }
 
-// Log writes the line at Info, a 5xx and what stands for one at Warn. Empty facts are left out.
+// Log writes the line at Info, a 5xx and what stands for one at Warn, and a probe at Debug. Empty facts are left out.
 func (a *Access) Log(log *slog.Logger) {
 	level := slog.LevelInfo
 	switch {
+	case a.Probe:
+		level = slog.LevelDebug
 	case a.Status >= 500, a.Status < 400 && a.Code != "":
 		level = slog.LevelWarn
 	case a.Echo && a.Status < 400:

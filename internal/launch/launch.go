@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -131,10 +132,18 @@ func green(ctx context.Context, url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
+// Environ is the environment without what it says to Queengate: a system that is started to be looked at must not find the
+// databases of the one that whoever looks at it works with.
+func Environ() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "QUEENGATE_") || strings.HasPrefix(v, "QUEEN_") || strings.HasPrefix(v, "PG")
+	})
+}
+
 // begin starts the binary; ready is closed when it prints the mark of `up`.
 func begin(bin string, env, args []string) (p *Process, ready chan struct{}, err error) {
 	cmd := exec.Command(bin, args...)
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(Environ(), env...)
 	// A group of its own, so that a Ctrl-C at the terminal of a test run does not reach it twice.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	p = &Process{cmd: cmd, output: &buffer{}, exited: make(chan struct{})}
