@@ -104,8 +104,7 @@ func (p *poll) serve(ctx *fasthttp.RequestCtx) {
 }
 
 // dozeAfter is how long a poll waits for its answer in the handler before it goes to sleep. Consumers of a busy queue have
-// theirs by then: to fall asleep and to wake up would cost more than the whole rest of their poll. A hang-up is seen when
-// it is over.
+// theirs by then: to fall asleep and to wake up would cost more than the whole rest of their poll.
 const dozeAfter = 20 * time.Millisecond
 
 // awaitAnswer returns the answer that ends a poll, nil when its time is over or it was given up, or says that the poll
@@ -116,11 +115,11 @@ func (p *poll) awaitAnswer(ctx *fasthttp.RequestCtx) (a *answer, asleep bool) {
 		if p.flight == nil && !p.depart() {
 			return nil, false
 		}
-		if woken := p.woken && !p.inPlace; !woken && !p.flight.answersWithin(dozeAfter) {
-			if p.fallAsleep(ctx) {
+		if woken := p.woken && !p.inPlace; !woken {
+			p.watch()
+			if !p.flight.answersWithin(dozeAfter) && p.fallAsleep(ctx) {
 				return nil, true
 			}
-			p.watch()
 		}
 		p.woken = false
 		f := p.flight

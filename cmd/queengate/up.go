@@ -10,9 +10,11 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -168,11 +170,30 @@ func (u *up) minds(ctx context.Context, control *pgxpool.Pool, brokerURL string)
 		return nil
 	case err != nil:
 		return fmt.Errorf("read cell %s: %w", demoCell, err)
-	case others > 0 && at != brokerURL:
+	case others > 0 && at != brokerURL && !deserted(ctx, at):
 		return fmt.Errorf("postgres.dsn: cell %q of this database serves %d other clusters with the brokers at %s, which would be cut off; "+
 			"unset it, or run `queengate broker` and `queengate gateway`", demoCell, others, at)
 	}
 	return nil
+}
+
+// deserted reports whether surely nobody serves at the addresses of a cell's brokers, as after a run of `up` on other ports.
+func deserted(ctx context.Context, brokers string) bool {
+	for one := range strings.SplitSeq(brokers, ",") {
+		u, err := url.Parse(strings.TrimPrefix(one, "dns+"))
+		if err != nil {
+			return false
+		}
+		d := net.Dialer{Timeout: time.Second}
+		c, err := d.DialContext(ctx, "tcp", u.Host)
+		if err == nil {
+			_ = c.Close() // nothing was sent
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return false
+		}
+	}
+	return true
 }
 
 // serve makes the parts, runs them and says when they are ready.
