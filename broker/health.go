@@ -18,7 +18,7 @@ import (
 type pinger struct {
 	ping   func(context.Context) error
 	onLost func()       // called after each question without an answer; nil: nothing
-	heard  atomic.Int64 // when the change feed last had an answer, Unix nanoseconds
+	heard  atomic.Int64 // when the change feed or the drain last had an answer, Unix nanoseconds
 	lost   atomic.Bool  // the last question had no answer, and nothing has been heard since
 
 	mu    sync.Mutex // guards below; held during a round trip, so callers wait for it

@@ -7,8 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,7 +29,12 @@ func silence(w *world) {
 // minimalBroker answers every request with the same 201, reading heads and lengths only.
 func minimalBroker(b *testing.B) (address string) {
 	b.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	return minimalBrokerOn(b, "tcp", "127.0.0.1:0")
+}
+
+func minimalBrokerOn(b *testing.B, network, at string) (address string) {
+	b.Helper()
+	ln, err := net.Listen(network, at)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -67,6 +74,43 @@ func minimalBroker(b *testing.B) (address string) {
 		}
 	}()
 	return ln.Addr().String()
+}
+
+// BenchmarkRoundTrip is what a request of 700 bytes to a broker costs by the loopback and by a socket, both sides in the
+// numbers, with as many under way as there are connections.
+func BenchmarkRoundTrip(b *testing.B) {
+	for network, at := range map[string]string{"tcp": "127.0.0.1:0", "unix": socketPath(b)} {
+		b.Run(network, func(b *testing.B) {
+			d := &upstreamDialer{connectTime: patience, maxIdle: 64}
+			to := &broker{address: minimalBrokerOn(b, network, at)}
+			to.conns.max = d.maxIdle
+			b.Cleanup(to.conns.closeAll)
+			request := []byte("POST /api/v1/push HTTP/1.1\r\nHost: broker\r\nContent-Length: 600\r\n\r\n" + strings.Repeat("x", 600))
+			b.SetParallelism(max(1, d.maxIdle/runtime.GOMAXPROCS(0)))
+			began := processTime(b)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					a, _, err := d.do(to, nil, request, nil, time.Now().Add(patience))
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					a.discard()
+				}
+			})
+			b.ReportMetric(float64((processTime(b)-began).Nanoseconds())/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
+
+// processTime is the CPU that the process has used.
+func processTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // BenchmarkPush is a 1 KB push through the gateway on keep-alive connections; client and broker are in the process and

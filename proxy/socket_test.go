@@ -15,7 +15,7 @@ import (
 )
 
 // socketPath is where a test's socket may be: the folder of a test has too long a name for one.
-func socketPath(t *testing.T) string {
+func socketPath(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "q")
 	if err != nil {

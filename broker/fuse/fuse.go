@@ -304,7 +304,7 @@ func (f *Fuser) GiveBack(e *wire.Error) {
 	var back []*push
 	f.mu.Lock()
 	for _, l := range f.lanes {
-		back = l.giveBackLocked(back, &f.waiting)
+		back = f.giveBackLocked(l, back)
 	}
 	for _, q := range back {
 		f.pending--

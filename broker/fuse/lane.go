@@ -135,21 +135,20 @@ func (f *Fuser) settleLocked(l *lane, now time.Time) {
 
 // giveBackLocked appends what no flush has taken of the lane to back. A lane that has nothing left keeps its place until its
 // turn comes.
-func (l *lane) giveBackLocked(back []*push, waiting *int) []*push {
-	empty := func(from *[]*push, counted bool) {
-		for _, q := range *from {
-			if counted {
-				*waiting -= len(q.frames)
-			}
-		}
+func (f *Fuser) giveBackLocked(l *lane, back []*push) []*push {
+	empty := func(from *[]*push) {
 		back = append(back, *from...)
 		clear(*from)
 		*from = (*from)[:0]
 	}
-	empty(&l.unsure, true)
-	empty(&l.pending, true)
+	counted := len(back)
+	empty(&l.unsure)
+	empty(&l.pending)
+	for _, q := range back[counted:] {
+		f.waiting -= len(q.frames)
+	}
 	if l.state == laneReady || l.state == laneReading {
-		empty(&l.suspects, false) // a flush has had them once
+		empty(&l.suspects) // a flush has had them once, so they do not count as waiting
 	}
 	return back
 }

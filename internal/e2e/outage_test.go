@@ -17,7 +17,7 @@ import (
 	"github.com/queengate/queengate/internal/pgtest"
 )
 
-// outageVariable says how long the cell's database stays away; the 30 s are for a machine with time.
+// outageVariable says how long the cell's database stays away; half a minute is for a machine with time.
 const outageVariable = "QUEENGATE_TEST_OUTAGE"
 
 func outage(t *testing.T) time.Duration {
