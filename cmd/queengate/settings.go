@@ -173,7 +173,7 @@ func settings(c *config) *conf.Set {
 	s.Addr(&c.Ops, "ops", "Listen address of the operators' port.", conf.Flag("ops"))
 
 	s.Section("log", "Log.", "up", "gateway", "broker")
-	s.Enum(&c.LogLevel, "level", "Least level that is written; info has one line per request. `up` writes it to log/queengate.log in the data folder, and warnings to the terminal too.",
+	s.Enum(&c.LogLevel, "level", "Least level that is written; info has one line per request. `up` writes it to log/queengate.log in the data folder, and warnings to the terminal too. Lines below warn are gathered for up to 50 ms: a kill loses those.",
 		[]string{"debug", "info", "warn", "error"}, conf.EnvFunc(logLevel, "LOG_LEVEL"))
 	s.Enum(&c.LogFormat, "format", "Form of the lines.", []string{"json", "text"}, conf.EnvFunc(logFormat, "QUEEN_LOG_JSON"))
 

@@ -400,7 +400,28 @@ func newUpLogger(file, terminal io.Writer, c *config) (*slog.Logger, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slog.New(slog.NewMultiHandler(all.Handler(), calm{loud.Handler()})), nil
+	return slog.New(upLog{slog.NewMultiHandler(all.Handler(), calm{loud.Handler()}), all}), nil
+}
+
+// upLog writes to the file and the terminal. Its lines of requests go to the file alone, as calm has it.
+type upLog struct {
+	slog.Handler // both
+	file         *slog.Logger
+}
+
+func (u upLog) Begin(at time.Time, level slog.Level, msg string) *obs.Line {
+	if msg != httpkit.RequestLine {
+		return nil
+	}
+	return obs.Begin(u.file, at, level, msg)
+}
+
+func (u upLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return upLog{u.Handler.WithAttrs(attrs), slog.New(u.file.Handler().WithAttrs(attrs))}
+}
+
+func (u upLog) WithGroup(name string) slog.Handler {
+	return upLog{u.Handler.WithGroup(name), u.file.WithGroup(name)}
 }
 
 // calm keeps the lines of single requests off the terminal: in an outage every one of them is a warning.

@@ -3,7 +3,10 @@ package httpkit
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
+
+	"github.com/queengate/queengate/internal/obs"
 )
 
 // RequestLine is the message of every access line.
@@ -47,11 +50,32 @@ func (a *Access) Log(log *slog.Logger) {
 	if !log.Enabled(ctx, level) {
 		return
 	}
-	var room [16]slog.Attr
-	attrs := room[:0]
+	if line := obs.Begin(log, a.At, level, RequestLine); line != nil {
+		tell(a, line)
+		line.Send()
+		return
+	}
+	attrs := attrLists.Get().(*attrList)
+	tell(a, attrs)
+	// The record is made here since the logger would look up, for every request, where in the code it was called.
+	r := slog.NewRecord(a.At, level, RequestLine, 0)
+	r.AddAttrs(*attrs...)
+	attrs.free()
+	_ = log.Handler().Handle(ctx, r) // as the logger: there is nobody to tell
+}
+
+// form is what a line is made of: an *obs.Line or an *attrList.
+type form[T any] interface {
+	Str(key, v string) T
+	Int(key string, v int) T
+	Float64(key string, v float64) T
+}
+
+// tell adds the facts to a line, in their order.
+func tell[T form[T]](a *Access, to T) {
 	text := func(key, v string) {
 		if v != "" {
-			attrs = append(attrs, slog.String(key, v))
+			to.Str(key, v)
 		}
 	}
 	text("request_id", a.RequestID)
@@ -59,21 +83,38 @@ func (a *Access) Log(log *slog.Logger) {
 	text("cluster", a.Cluster)
 	text("method", a.Method)
 	text("route", a.Route)
-	attrs = append(attrs, slog.Int("status", a.Status))
+	to.Int("status", a.Status)
 	text("code", a.Code)
 	text("limit", a.Limit)
 	text("shadow", a.Shadow)
-	attrs = append(attrs,
-		slog.Float64("dur_ms", float64(a.Duration.Microseconds())/1000),
-		slog.Int("bytes_in", a.BytesIn), slog.Int("bytes_out", a.BytesOut))
+	to.Float64("dur_ms", float64(a.Duration.Microseconds())/1000)
+	to.Int("bytes_in", a.BytesIn)
+	to.Int("bytes_out", a.BytesOut)
 	text("principal", a.Principal)
 	text("trace_id", a.TraceID)
 	text("span_id", a.SpanID)
 	if a.Err != nil {
-		attrs = append(attrs, slog.String("err", a.Err.Error()))
+		to.Str("err", a.Err.Error())
 	}
-	// The record is made here since the logger would look up, for every request, where in the code it was called.
-	r := slog.NewRecord(a.At, level, RequestLine, 0)
-	r.AddAttrs(attrs...)
-	_ = log.Handler().Handle(ctx, r) // as the logger: there is nobody to tell
 }
+
+// attrList is the line as attributes, for the handlers of log/slog.
+type attrList []slog.Attr
+
+var attrLists = sync.Pool{New: func() any { return new(attrList) }}
+
+// free gives a list back, which a record has copied.
+func (l *attrList) free() {
+	clear(*l)
+	*l = (*l)[:0]
+	attrLists.Put(l)
+}
+
+func (l *attrList) add(a slog.Attr) *attrList {
+	*l = append(*l, a)
+	return l
+}
+
+func (l *attrList) Str(key, v string) *attrList             { return l.add(slog.String(key, v)) }
+func (l *attrList) Int(key string, v int) *attrList         { return l.add(slog.Int(key, v)) }
+func (l *attrList) Float64(key string, v float64) *attrList { return l.add(slog.Float64(key, v)) }

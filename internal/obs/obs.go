@@ -16,7 +16,7 @@ import (
 )
 
 // NewLogger returns a logger that writes to w, which may be a *Buffer. format is json or text, level debug, info, warn
-// or error.
+// or error. See Begin for the lines of requests.
 func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -32,7 +32,11 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	default:
 		return nil, fmt.Errorf("log format %q: want json or text", format)
 	}
-	if b, ok := w.(*Buffer); ok {
+	b, buffered := w.(*Buffer)
+	switch {
+	case buffered && format == "json":
+		h = newJSONLines(prompt{h, b})
+	case buffered:
 		h = prompt{h, b}
 	}
 	return slog.New(h), nil
