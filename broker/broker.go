@@ -34,6 +34,7 @@ import (
 	"github.com/queengate/queengate/broker/store"
 	"github.com/queengate/queengate/internal/bearer"
 	"github.com/queengate/queengate/internal/fair"
+	"github.com/queengate/queengate/internal/deadlines"
 	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/wire"
@@ -342,7 +343,7 @@ func (b *Broker) Run(ctx context.Context) error {
 	}
 	served := make(chan error, len(listeners))
 	for _, ln := range listeners {
-		go func() { served <- b.server.Serve(httpkit.HoldbackListener{Listener: ln}) }()
+		go func() { served <- b.server.Serve(httpkit.HoldbackListener{Listener: deadlines.Listener{Listener: ln}}) }()
 	}
 	b.log.Info("broker is serving", "addr", ln.Addr().String(), "tenancy", b.cfg.Tenancy, "jwt", b.cfg.JWT != nil)
 	if id, ok := b.cfg.Encryption.Active(); ok {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/queengate/queengate/internal/deadlines"
 	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/plans"
 	"github.com/queengate/queengate/proxy/auth"
@@ -128,8 +130,15 @@ func (g *Gateway) Gate() *quota.Gate { return g.gate }
 // Cells returns the gateway's way to ask the brokers of all cells.
 func (g *Gateway) Cells() *Cells { return g.cells }
 
-// Listen adds a listener, plain or TLS, which the gateway owns from now on. Before Run only, not concurrently.
-func (g *Gateway) Listen(ln net.Listener) {
+// Listen adds a listener, which the gateway owns from now on. Before Run only, not concurrently.
+func (g *Gateway) Listen(ln net.Listener) { g.listen(deadlines.Listener{Listener: ln}) }
+
+// ListenTLS is Listen for clients that speak TLS.
+func (g *Gateway) ListenTLS(ln net.Listener, c *tls.Config) {
+	g.listen(tls.NewListener(deadlines.Listener{Listener: ln}, c))
+}
+
+func (g *Gateway) listen(ln net.Listener) {
 	g.listeners = append(g.listeners, &clientListener{Listener: ln, gateway: g})
 }
 

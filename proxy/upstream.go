@@ -11,6 +11,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/queengate/queengate/internal/deadlines"
 	"github.com/queengate/queengate/internal/tracing"
 )
 
@@ -48,8 +49,13 @@ type upstreamConn struct {
 	cut   bool  // by upstreamConns.cut
 }
 
-// upstreamIdle is how long an idle connection is trusted: less than a broker keeps it.
-const upstreamIdle = 45 * time.Second
+const (
+	// upstreamIdle is how long an idle connection is trusted: less than a broker keeps it.
+	upstreamIdle = 45 * time.Second
+	// upstreamWarm is how long it is trusted without a look at it, which is a system call. A broker that dies within this
+	// time after an answer could as well have died within the next request.
+	upstreamWarm = time.Millisecond
+)
 
 const upstreamReadBuffer = 4 << 10
 
@@ -181,10 +187,11 @@ func (uc *upstreamConns) closeAll() {
 // fresh reports whether an idle connection is still worth a request: neither aged, nor closed by the broker, nor with
 // bytes in it that nobody asked for.
 func (c *upstreamConn) fresh(now time.Time) bool {
-	if now.Sub(c.used) > upstreamIdle || c.br.Buffered() > 0 {
+	rested := now.Sub(c.used)
+	if rested > upstreamIdle || c.br.Buffered() > 0 {
 		return false
 	}
-	if c.raw == nil {
+	if rested < upstreamWarm || c.raw == nil {
 		return true
 	}
 	return c.raw.Read(c.peek) == nil && c.quiet
@@ -456,6 +463,7 @@ func (d *upstreamDialer) conn(conns *upstreamConns, address string, k *call, now
 	if err != nil {
 		return nil, err
 	}
+	nc = deadlines.New(nc)
 	c := &upstreamConn{Conn: nc, home: conns, place: -1}
 	c.peek = c.look
 	c.awake()
@@ -514,7 +522,6 @@ func (c *upstreamConn) send(head, body []byte) (wrote bool, err error) {
 		n, err := c.Conn.Write(head)
 		return n > 0, err
 	}
-	bufs := net.Buffers{head, body}
-	n, err := bufs.WriteTo(c.Conn)
+	n, err := deadlines.WriteBuffers(c.Conn, &net.Buffers{head, body})
 	return n > 0, err
 }

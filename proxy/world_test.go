@@ -147,7 +147,7 @@ func setup(t testing.TB, o options) *world {
 	server, w.clientTLS = selfSigned(t)
 	w.plain, w.secure = plain.Addr().String(), secure.Addr().String()
 	w.gateway.Listen(plain)
-	w.gateway.Listen(tls.NewListener(secure, server))
+	w.gateway.ListenTLS(secure, server)
 	ctx, stop := context.WithCancel(context.Background())
 	w.stop = stop
 	go func() { w.stopped <- w.gateway.Run(ctx) }()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	cryptotls "crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -70,7 +69,7 @@ func runGateway(ctx context.Context, in *invocation) (ended error) {
 		if err != nil {
 			return err
 		}
-		g.Listen(cryptotls.NewListener(secure, certificate))
+		g.ListenTLS(secure, certificate)
 	case plain == nil:
 		return usageError{errors.New("http and https are both off: want an address for one, and tls.cert with tls.key for https")}
 	default:

@@ -6,18 +6,11 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 )
 
-// heapGrowth is how far the heap may grow between collections, in percent. What lives long here is small beside what a
-// second of requests throws away, so the default of 100 would collect many times a second.
-const heapGrowth = 400
-
 func main() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(heapGrowth)
-	}
+	tuneRuntime()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The second signal ends the process at once: who presses Ctrl-C twice does not want to wait for the drain.
 	context.AfterFunc(ctx, stop)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/ed25519"
-	cryptotls "crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +26,7 @@ import (
 	"github.com/queengate/queengate/internal/memory"
 	"github.com/queengate/queengate/internal/obs"
 	"github.com/queengate/queengate/internal/run"
+	"github.com/queengate/queengate/proxy"
 	"github.com/queengate/queengate/tls"
 	"github.com/queengate/queengate/wire"
 )
@@ -254,7 +254,7 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 		return err
 	}
 	g.Listen(u.listeners.http)
-	if err := u.secure(func(ln net.Listener) { g.Listen(ln) }); err != nil {
+	if err := u.secure(g); err != nil {
 		return err
 	}
 	health := g.Health()
@@ -288,8 +288,8 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	return err
 }
 
-// secure hands on the HTTPS listener, with the configured certificate or one of a local authority.
-func (u *up) secure(serve func(net.Listener)) error {
+// secure gives the gateway the HTTPS listener, with the configured certificate or one of a local authority.
+func (u *up) secure(g *proxy.Gateway) error {
 	if u.listeners.https == nil {
 		return nil
 	}
@@ -308,7 +308,7 @@ func (u *up) secure(serve func(net.Listener)) error {
 		}
 		u.creds.CAFile, certificate = local.CAFile(), local.Config()
 	}
-	serve(cryptotls.NewListener(u.listeners.https, certificate))
+	g.ListenTLS(u.listeners.https, certificate)
 	return nil
 }
 

@@ -55,11 +55,11 @@ var mayImport = map[string][]string{
 	"plans":          {"internal/datadir", "internal/pg"}, // the last-known-good file is in the data folder
 	"quota":          {"quota/...", "plans", "wire"},
 	"quota/meter":    {"internal/datadir", "internal/pg", "internal/spool"}, // what is not saved is in the data folder
-	"proxy":          {"proxy/...", "plans", "quota/...", "wire", "internal/fair", "internal/httpkit", "internal/obs", "internal/tracing"},
+	"proxy":          {"proxy/...", "plans", "quota/...", "wire", "internal/deadlines", "internal/fair", "internal/httpkit", "internal/obs", "internal/tracing"},
 	"proxy/auth":     {"plans", "wire", "internal/bearer", "internal/pg"},
 	"proxy/wipe":     {"plans", "wire", "internal/pg"},
 	"proxy/control":  {"proxy/auth", "plans", "quota/meter", "internal/pg", "internal/httpkit"},
-	"broker":         {"broker/...", "mesh", "wire", "internal/bearer", "internal/fair", "internal/httpkit", "internal/obs", "internal/small", "internal/spool", "internal/tracing"},
+	"broker":         {"broker/...", "mesh", "wire", "internal/bearer", "internal/deadlines", "internal/fair", "internal/httpkit", "internal/obs", "internal/small", "internal/spool", "internal/tracing"},
 	"broker/store":   {"broker/segment", "wire", "internal/pg"},
 	"broker/fuse":    {"broker/store", "broker/segment", "wire", "internal/fair", "internal/pg", "internal/tracing"},
 	"broker/segment": {},
@@ -88,6 +88,7 @@ var mayImport = map[string][]string{
 	"internal/datadir":   {},
 	"internal/embedpg":   {"internal/datadir"},
 	"internal/tracing":   {},
+	"internal/deadlines": {},
 	"internal/httpkit":   {"wire", "internal/obs", "internal/tracing"},
 	"internal/pg":        {"wire"},
 	"internal/redistest": {},

@@ -31,6 +31,13 @@ func main() {
 		var n noise
 		os.Exit(part("noise", text, &n, n.send))
 	}
+	if config := os.Getenv(bareVariable); config != "" {
+		if err := serveBare(config); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: bare:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if text := os.Getenv(upstreamVariable); text != "" {
 		var u upstream
 		os.Exit(part("upstream", text, &u, u.serve))

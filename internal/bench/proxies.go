@@ -31,6 +31,7 @@ func (w *world) proxies() group {
 			{"push-gateway", "through the gateway", w.pushes1KB(scene{proxy: "gateway"})},
 			{"push-nginx", "through nginx with limit_req", w.pushes1KB(scene{proxy: "nginx"})},
 			{"push-haproxy", "through HAProxy with a stick table", w.pushes1KB(scene{proxy: "haproxy"})},
+			{"push-bare", "through fasthttp and nothing else: no tenant, no limit, not a look at the body", w.pushes1KB(scene{proxy: "bare"})},
 			{"push-caddy", "through Caddy", w.pushes1KB(scene{proxy: "caddy"})},
 			{"push-leased", "through the gateway that leases its quotas from Redis", w.pushes1KB(scene{proxy: "gateway", mode: "leased"})},
 			{"push-exact", "through the gateway that asks Redis every time", w.pushes1KB(scene{proxy: "gateway", mode: "exact"})},
@@ -61,6 +62,8 @@ func (w *world) proxies() group {
 		ratios: []ratio{
 			{"a1: pushes a second over TLS, gateway / nginx", "push-gateway", "push-nginx", 0.80, 1},
 			{"a5: gateway / Caddy", "push-gateway", "push-caddy", 2, 2.5},
+			{"fasthttp and nothing else / nginx", "push-bare", "push-nginx", 0, 0},
+			{"gateway / fasthttp and nothing else", "push-gateway", "push-bare", 0, 0},
 			{"gateway / HAProxy", "push-gateway", "push-haproxy", 0, 0},
 			{"gateway / straight to the upstream", "push-gateway", "push-direct", 0, 0},
 			{"leased / local", "push-leased", "push-gateway", 0, 0},
@@ -81,6 +84,7 @@ func (w *world) proxies() group {
 	g.comparisons = []comparison{
 		times("a2: CPU of a push at saturation, gateway / nginx", "push-gateway", "push-nginx", cpu, 1.5, 1.1),
 		times("the same, gateway / HAProxy", "push-gateway", "push-haproxy", cpu, 0, 0),
+		times("the same, gateway / fasthttp and nothing else", "push-gateway", "push-bare", cpu, 0, 0),
 		times("the same with loader and upstream, gateway / nginx", "push-gateway", "push-nginx", work, 0, 0),
 		added("a3: added p50 at 1,000 a second, gateway, ms", "even-gateway", p50, 0.25, 0.14),
 		added("added p50, nginx, ms", "even-nginx", p50, 0, 0),
@@ -129,7 +133,7 @@ func addedTimes(name string, latency func(sample) float64, floor, target float64
 // releases says whom the gateway stands beside.
 func releases() string {
 	var there []string
-	for _, name := range []string{"nginx", "haproxy", "caddy"} {
+	for _, name := range []string{"nginx", "haproxy", "caddy", "bare"} {
 		if r := rivals[name].release(); r != "" {
 			there = append(there, r)
 		}

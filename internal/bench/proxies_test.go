@@ -29,7 +29,7 @@ import (
 
 // The upstream of the tests is a process too: this one again.
 func TestMain(m *testing.M) {
-	if os.Getenv(upstreamVariable) != "" {
+	if os.Getenv(upstreamVariable)+os.Getenv(bareVariable) != "" {
 		main()
 	}
 	os.Exit(m.Run())
@@ -81,13 +81,14 @@ func TestRivalsPassPushesHoldPollsAndRefuseWhatIsTooMuch(t *testing.T) {
 		{scene{proxy: "nginx"}, 429, 1 + runtime.NumCPU()},
 		{scene{proxy: "haproxy"}, 429, 1},
 		{scene{proxy: "caddy"}, 201, 1},
+		{scene{proxy: "bare"}, 201, 1},
 	} {
 		for _, plain := range []bool{false, true} {
 			for _, spent := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s plain=%v spent=%v", c.proxy, plain, spent), func(t *testing.T) {
 					t.Parallel()
 					if c.proxy != "" {
-						if _, err := program(c.proxy); err != nil {
+						if _, err := rivals[c.proxy].program(); err != nil {
 							t.Skip(err)
 						}
 					}
@@ -133,7 +134,7 @@ func pushesAndPolls(ctx context.Context, st *stage, spent bool, refused, members
 			return err
 		}
 	}
-	if spent {
+	if spent || st.deaf {
 		return nil
 	}
 	if _, err := c.Write(st.target.get("/api/v1/pop/queue/q?wait=true&timeout=1000")); err != nil {

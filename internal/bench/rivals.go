@@ -38,6 +38,7 @@ type rival struct {
 	args    func(config, dir string) []string
 	version []string // arguments that print it
 	workers int      // processes that its first one starts
+	self    bool     // it is this program: see bare
 }
 
 var (
@@ -54,6 +55,7 @@ var rivals = map[string]*rival{
 		name: "nginx", config: texts.Must(texts.New("nginx").Parse(nginxConfig)), version: []string{"-v"}, workers: runtime.NumCPU(),
 		args: func(config, dir string) []string { return []string{"-e", "stderr", "-p", dir, "-c", config} },
 	},
+	"bare": {name: "bare", self: true, config: texts.Must(texts.New("bare").Parse(bareConfig))},
 	"haproxy": {
 		name: "haproxy", config: texts.Must(texts.New("haproxy").Parse(haproxyConfig)), version: []string{"-v"},
 		args: func(config, _ string) []string { return []string{"-db", "-f", config} },
@@ -62,6 +64,14 @@ var rivals = map[string]*rival{
 		name: "caddy", config: texts.Must(texts.New("caddy").Parse(caddyConfig)), version: []string{"version"},
 		args: func(config, _ string) []string { return []string{"run", "--adapter", "caddyfile", "--config", config} },
 	},
+}
+
+// program finds what the rival runs.
+func (r *rival) program() (string, error) {
+	if r.self {
+		return os.Executable()
+	}
+	return program(r.name)
 }
 
 // front is what a rival is told.
@@ -86,7 +96,7 @@ const (
 
 // start has the rival listen on a free address and returns it. Whether it serves, the caller finds out.
 func (r *rival) start(f front) (c *child, addr string, err error) {
-	bin, err := program(r.name)
+	bin, err := r.program()
 	if err != nil {
 		return nil, "", err
 	}
@@ -104,9 +114,14 @@ func (r *rival) start(f front) (c *child, addr string, err error) {
 	if err != nil {
 		return nil, "", errors.Join(err, os.RemoveAll(f.Dir))
 	}
-	cmd := exec.Command(bin, r.args(config, f.Dir)...)
+	cmd := exec.Command(bin)
 	cmd.Dir = f.Dir
 	cmd.Env = append(os.Environ(), "HOME="+f.Dir, "XDG_CONFIG_HOME="+f.Dir, "XDG_DATA_HOME="+f.Dir)
+	if r.self {
+		cmd.Env = append(cmd.Env, bareVariable+"="+config)
+	} else {
+		cmd.Args = append(cmd.Args, r.args(config, f.Dir)...)
+	}
 	if c, err = startChild(cmd, f.Dir); err != nil {
 		return nil, "", errors.Join(err, os.RemoveAll(f.Dir))
 	}
@@ -139,6 +154,9 @@ func (r *rival) configure(f *front) (path string, err error) {
 
 // release returns what the rival calls itself, "" when it is not there.
 func (r *rival) release() string {
+	if r.self {
+		return "fasthttp " + moduleVersion("github.com/valyala/fasthttp")
+	}
 	bin, err := program(r.name)
 	if err != nil {
 		return ""

@@ -24,6 +24,7 @@ type stage struct {
 	target                 *target
 	proxy, upstream, redis []int               // processes
 	held                   func() (int, error) // polls at the upstream
+	deaf                   bool                // the proxy does not hear clients hang up
 	profile                func(d time.Duration) (finish func() error)
 	stops                  []func() error
 }
@@ -83,7 +84,7 @@ func (w *world) build(ctx context.Context, s scene, st *stage) error {
 			return err
 		}
 		st.stops = append(st.stops, c.stop)
-		st.target.addr = addr
+		st.target.addr, st.deaf = addr, rivals[s.proxy].self
 		if err := st.serves(ctx, c); err != nil {
 			return err
 		}
