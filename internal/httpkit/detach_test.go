@@ -196,10 +196,15 @@ func TestAFullServerSaysThatItHasNotTakenAConnectionBack(t *testing.T) {
 	first := w.dial(t)
 	send(t, first, request("/wait"))
 	d := await(t, w.waiting)
-	other := w.dial(t)
-	send(t, other, request("/plain")) // it takes the only place, and keeps it alive
-	if b := body(t, bufio.NewReader(other)); b != "/plain" {
-		t.Fatal(b)
+	// Another one takes the only place, and keeps it alive. The server gives it away a moment after it has let go of the
+	// first connection, and refuses until then.
+	for b := ""; b != "/plain"; {
+		if b != "" && !strings.Contains(b, "Concurrency limit exceeded") {
+			t.Fatal(b)
+		}
+		other := w.dial(t)
+		send(t, other, request("/plain"))
+		b = body(t, bufio.NewReader(other))
 	}
 	if await(t, w.goOn(d, "later")) {
 		t.Error("a full server has taken it")
