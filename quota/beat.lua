@@ -1,11 +1,12 @@
 -- A gateway is alive, and asks Redis for its decisions.
 -- KEYS 1 gateways  2 what a probe writes
--- ARGV now or "" for TIME, gateway, "beat" or "probe"
+-- ARGV now or "" for TIME, gateway, "beat" or "probe", then gateways that are known to live without Redis
 --
 -- A gateway that decides alone only probes, with a write as every decision needs one: a heartbeat that is executed but
 -- not answered in time must not count. Answers how many gateways there are; how many of them have been silent for three
 -- seconds, and decide alone if they live; and how many counted as dead within the last half minute: eight seconds of
--- silence are more than a hiccup of the link, and what the dead do not use is wanted by the others.
+-- silence are more than a hiccup of the link, and what the dead do not use is wanted by the others. Whoever is known to live
+-- is missing for as long: its heartbeat is taken to be five seconds old.
 local now = tonumber(ARGV[1])
 if not now then
   local t = redis.call('TIME')
@@ -17,6 +18,7 @@ if ARGV[3] == 'probe' then
 else
   redis.call('ZADD', KEYS[1], plain(now), ARGV[2])
 end
+for i = 4, #ARGV do redis.call('ZADD', KEYS[1], 'XX', 'GT', plain(now - 5e6), ARGV[i]) end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. plain(now - 30e6))
 redis.call('PEXPIRE', KEYS[1], 120000)
 local function silent(us) return redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. plain(now - us)) end

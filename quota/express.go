@@ -1,6 +1,8 @@
 package quota
 
 import (
+	"encoding/binary"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,7 +30,7 @@ type expression struct {
 	two   [2]bucketArgs // their memory; mostly there are no more
 	key   *keyAccount   // whose are among them; nil: nobody's
 
-	slot           string
+	slot           int64 // its number; 0: none
 	deadline       int64 // microseconds from now
 	mostSlots      int64
 	slotMode       int
@@ -38,7 +40,7 @@ type expression struct {
 	partitionMode  int
 	groups         []group
 	share, of      int64 // gateways that are heard of, and all: the rest of the rate is kept for those that are missing
-	died           int   // 1: what was kept is nobody's any more
+	died           int64 // 1: what was kept is nobody's any more
 	leasing        bool
 	asked          uint16
 
@@ -201,33 +203,58 @@ func (e *expression) names(acc *account, cost wire.Cost, groups []group) {
 func (e *expression) fill(x *call, f *fleet, s *partaking) {
 	k := &s.keys
 	x.keys = append(make([]string, 0, 12), k.slots, k.ours, k.names, k.queues, k.storage, e.month.keyOr(k.months))
-	x.args = append(make([]any, 0, 96), e.now, f.name, e.act, e.share, e.of, e.died, len(e.rates))
+	p := make(packed, 0, 512)
+	p.add(int64(e.act), e.share, e.of, int64(e.died), s.epoch, int64(len(e.rates)),
+		e.slot, e.deadline, e.mostSlots, int64(e.slotMode),
+		e.mostQueues, int64(e.queueMode), e.mostPartitions, int64(e.partitionMode), int64(len(e.groups)))
 	for i := range e.rates {
 		b := &e.rates[i]
 		x.keys = append(x.keys, b.name)
-		var hint any = ""
-		if b.hinted {
-			hint = b.hint
+		p.add(int64(toldBits[b.limit]), flag(b.limit.ofKey()), b.rate, b.burst, b.floor, b.need, b.fit,
+			flag(b.limit != limitDelivery), int64(b.mode), int64(b.line), int64(b.never))
+		told := b.hinted || b.give|b.debit|b.owe|b.seq != 0
+		if p.add(flag(told)); told {
+			hint := int64(noHint)
+			if b.hinted {
+				hint = b.hint
+			}
+			p.add(hint, b.give, b.debit, b.owe, b.seq, b.held, b.back, b.use, max(0, b.slice-b.held+b.use))
 		}
-		x.args = append(x.args, toldBits[b.limit], flag(b.limit.ofKey()), b.rate, b.burst, b.floor, hint, b.give, b.debit,
-			b.owe, b.seq, b.held, b.back, b.use, max(0, b.slice-b.held+b.use),
-			b.need, b.fit, flag(b.limit != limitDelivery), b.mode, b.line, b.never)
 		b.to.left -= b.use // what a lease pays for the ask is no longer there for others
 	}
-	x.args = append(x.args, e.slot, e.deadline, e.mostSlots, e.slotMode, s.epoch)
-	x.args = e.month.args(e.storage.args(x.args))
-	x.args = append(x.args,
-		e.mostQueues, e.queueMode, e.mostPartitions, e.partitionMode, len(e.groups))
+	p = e.month.pack(e.storage.pack(p))
+	for _, g := range e.groups {
+		p.add(int64(len(g.partitions)))
+	}
+	x.args = append(make([]any, 0, fixedArgs), e.now, f.name, 1, []byte(p))
 	for _, g := range e.groups {
 		x.keys = append(x.keys, g.key)
-		x.args = append(x.args, g.queue, len(g.partitions))
-		for _, p := range g.partitions {
-			x.args = append(x.args, p)
+		x.args = append(x.args, g.queue)
+		for _, name := range g.partitions {
+			x.args = append(x.args, name)
 		}
 	}
 }
 
-func flag(set bool) int {
+// noHint stands for no hint: no level is so low.
+const noHint = -1e18
+
+// packed is numbers as decide.lua reads and writes them.
+type packed []byte
+
+func (p *packed) add(numbers ...int64) {
+	for _, n := range numbers {
+		*p = binary.LittleEndian.AppendUint64(*p, math.Float64bits(float64(n)))
+	}
+}
+
+func (p packed) len() int { return len(p) / 8 }
+
+func (p packed) at(i int) int64 {
+	return int64(math.Float64frombits(binary.LittleEndian.Uint64(p[8*i:])))
+}
+
+func flag(set bool) int64 {
 	if set {
 		return 1
 	}
@@ -255,19 +282,20 @@ const replyLength, bucketReplyLength = 18, 6
 
 // read understands what the call was answered; ok is false when there is no answer, or when the call came too late.
 func (e *expression) read(x *call) (r reply, ok bool) {
-	v := x.reply
-	if x.err != nil || len(v) != replyLength+bucketReplyLength*len(e.rates) {
+	v := x.answer
+	if x.err != nil || v.len() != replyLength+bucketReplyLength*len(e.rates) {
 		return reply{}, false
 	}
 	r = reply{
-		bits: uint16(v[0]), denied: v[1] != 0, used: v[2], earliest: v[3], known: v[4] != 0, generation: v[5],
-		queues: v[6], newQueues: v[7], partitions: v[8], growsTo: v[9],
-		storage: purseReply{known: v[10] != 0, others: v[11], blocked: v[12] != 0, grant: v[13]},
-		month:   purseReply{known: v[14] != 0, others: v[15], ours: v[16], grant: v[17]},
+		bits: uint16(v.at(0)), denied: v.at(1) != 0, used: v.at(2), earliest: v.at(3),
+		known: v.at(4) != 0, generation: v.at(5),
+		queues: v.at(6), newQueues: v.at(7), partitions: v.at(8), growsTo: v.at(9),
+		storage: purseReply{known: v.at(10) != 0, others: v.at(11), blocked: v.at(12) != 0, grant: v.at(13)},
+		month:   purseReply{known: v.at(14) != 0, others: v.at(15), ours: v.at(16), grant: v.at(17)},
 	}
 	for i := range e.rates {
-		b := v[replyLength+bucketReplyLength*i:]
-		r.rates[i] = bucketReply{b[0], b[1], b[2], b[3], b[4], b[5]}
+		b := v[8*(replyLength+bucketReplyLength*i):]
+		r.rates[i] = bucketReply{b.at(0), b.at(1), b.at(2), b.at(3), b.at(4), b.at(5)}
 	}
 	return r, true
 }

@@ -42,6 +42,10 @@ type FleetOptions struct {
 	// is logged. Calls are serial, and hold up heartbeats only.
 	Remember func(gateways int) error
 
+	// Absences, when there is one, keeps the share of a gateway that is cut off from Redis for as long as it says so there.
+	// Without it the others take a gateway for dead after eight seconds.
+	Absences Absences
+
 	Prefix string // of all keys; empty is "qg"
 }
 
@@ -106,7 +110,11 @@ type fleet struct {
 	remember func(gateways int) error // nil: nobody is told
 	told     int64                    // last
 
-	slotNumber atomic.Uint64
+	absences Absences // nil: nobody hears of those that are alone
+	alone    atomic.Pointer[[]string]
+	unheard  bool // the last call failed; only watchAbsences uses it
+
+	slotNumber atomic.Int64
 	epochs     atomic.Int64 // of ledgers with Redis: a new one after each absence
 
 	mu   sync.Mutex // guards busy
@@ -148,6 +156,7 @@ func newFleet(g *Gate, o FleetOptions) *fleet {
 	f.stats.init()
 	f.pipe.observe = f.stats.observe
 	f.remember, f.told = o.Remember, int64(o.Known)
+	f.absences = o.Absences
 	f.seen.Store(max(1, f.told))
 	f.heard.Store(1)
 	return f
@@ -323,6 +332,11 @@ func (f *fleet) busyWith(id uuid.UUID, l *ledger) {
 func (f *fleet) run(ctx context.Context) error {
 	f.beats.seenAt = time.Now() // what is known from before is believed for a while
 	f.beat(f.beats.seenAt)
+	if f.absences != nil {
+		var watch sync.WaitGroup
+		watch.Go(func() { f.watchAbsences(ctx) })
+		defer watch.Wait()
+	}
 	tick := time.NewTicker(tendEvery)
 	defer tick.Stop()
 	for {

@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -227,8 +226,8 @@ func (f *fleet) seat(l *ledger, id uuid.UUID, adm *Admission) {
 	}
 }
 
-// newSlot names a slot of this gateway.
-func (f *fleet) newSlot() string { return strconv.FormatUint(f.slotNumber.Add(1), 36) }
+// newSlot numbers a slot of this gateway.
+func (f *fleet) newSlot() int64 { return f.slotNumber.Add(1) }
 
 // wholeMicroseconds rounds a wait up to what Redis's clock can tell apart.
 func wholeMicroseconds(err *wire.Error) {
@@ -336,7 +335,7 @@ func (f *fleet) end(l *ledger, s *partaking, a *Admission, names string, now tim
 	if len(a.reserved) > 0 {
 		f.endNames(l, s, a.reserved, names, now)
 	}
-	a.slot, a.reserved = "", nil
+	a.slot, a.reserved = 0, nil
 	if !s.mirrors {
 		return
 	}
@@ -366,9 +365,9 @@ func (f *fleet) refundKey(l *ledger, s *partaking, t *taken, now time.Time) {
 	f.pipe.push(s.keys.lane)
 }
 
-// freeSlot frees a slot in Redis; none is "".
-func (f *fleet) freeSlot(s *partaking, slot string) {
-	if slot == "" || !s.mirrors {
+// freeSlot frees a slot in Redis; none is 0.
+func (f *fleet) freeSlot(s *partaking, slot int64) {
+	if slot == 0 || !s.mirrors {
 		return // after an absence the slots that are left are told anew
 	}
 	f.pipe.send(s.keys.lane, &call{

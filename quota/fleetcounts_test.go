@@ -67,7 +67,7 @@ func TestALostReleaseEndsWithTheDeadline(t *testing.T) {
 	a, b, _ := pairOfGates(t)
 	c := clusterWith(func(l *plans.Limits) { l.MaxParkedPops = new(int64(1)) })
 	poll := admit(t, a, c, waitingPop(start.Add(time.Second)), start)
-	poll.slot = "" // nobody says that it ends
+	poll.slot = 0 // nobody says that it ends
 	a.Settle(poll, Outcome{}, start)
 	refused(t, b, c, waitingPop(start.Add(time.Minute)), start.Add(10*time.Second), wire.RateLimited, plans.LimitParked)
 	admit(t, b, c, waitingPop(start.Add(time.Minute)), start.Add(11*time.Second))

@@ -109,6 +109,9 @@ func (r *fleetRun) run(d time.Duration) {
 			g.fleet.tend(r.now)
 			if whole {
 				g.fleet.beat(r.now)
+				if g.fleet.absences != nil {
+					g.fleet.tellAbsences(r.t.Context())
+				}
 			}
 		}
 		asks := r.offered * r.requests.rate * stepOfRun.Seconds()

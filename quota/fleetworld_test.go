@@ -23,6 +23,7 @@ type fleetWorld struct {
 	// Of the gates to come: what they know from before, and who is told.
 	known    int
 	remember func(int) error
+	absences Absences // nil: they have none
 
 	mu     sync.Mutex // guards latest
 	latest time.Time
@@ -43,6 +44,7 @@ func (w *fleetWorld) gate(s Seeder, options ...Option) *Gate {
 		WithSeeder(s),
 		WithFleet(FleetOptions{
 			Redis: w.redis, Leases: w.leases, Prefix: w.prefix, Budget: w.budget, Size: w.size, Known: w.known, Remember: w.remember,
+			Absences: w.absences,
 		}),
 	}, options...)
 	if s == nil {

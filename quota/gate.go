@@ -76,7 +76,7 @@ type Admission struct {
 
 	// In a fleet: what Redis has given.
 	central  bool // the tokens
-	slot     string
+	slot     int64
 	reserved []group
 }
 

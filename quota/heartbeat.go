@@ -85,6 +85,11 @@ func (f *fleet) tell(what string, now time.Time) ([]int64, error) {
 	defer cancel()
 	key := f.prefix + "{gateways}"
 	x := &call{script: beatScript, keys: []string{key, key + ":probe"}, args: []any{f.ask(now), f.name, what}}
+	if alone := f.alone.Load(); alone != nil {
+		for _, gateway := range *alone {
+			x.args = append(x.args, gateway)
+		}
+	}
 	err := f.pipe.try(ctx, x)
 	return x.reply, err
 }
@@ -97,7 +102,7 @@ func (f *fleet) tend(now time.Time) {
 		s := f.join(l, id, t)
 		held := int64(0)
 		for _, a := range l.acc.parked {
-			if a.slot != "" {
+			if a.slot != 0 {
 				held++
 			}
 		}
@@ -190,7 +195,7 @@ func (f *fleet) renewSlots(l *ledger, s *partaking, now time.Time) {
 	t := f.gate.at(now)
 	x := f.slotsCall(s, "renew", now)
 	for _, a := range l.acc.parked {
-		if a.slot == "" {
+		if a.slot == 0 {
 			a.slot = f.newSlot()
 		}
 		x.args = append(x.args, max(0, (a.deadline-t)/1000), a.slot)

@@ -46,8 +46,9 @@ type call struct {
 	then func(*call)
 	done chan struct{} // closed when answered; nil when nobody waits
 
-	reply []int64
-	err   error
+	reply  []int64 // of scripts that answer with numbers
+	answer packed  // of decide.lua
+	err    error
 }
 
 // finish answers the call.
@@ -61,7 +62,8 @@ func (x *call) finish() {
 }
 
 // pipe runs calls on a Redis. Calls that come while a round trip of their lane is in flight share the next one, so a
-// lone call leaves at once, in its caller's goroutine, and a crowd costs few round trips.
+// lone call leaves at once, in its caller's goroutine, and a crowd costs few round trips; decisions of one cluster then
+// share a run of their script too (run.go).
 //
 // The first failure, of the network or of Redis itself, is the last one that anybody waits for: the pipe is then away
 // and answers errAway at once, until back is called. Safe for concurrent use.
@@ -233,24 +235,29 @@ func (p *pipe) load(ctx context.Context) error {
 // not know. They took no effect.
 func (p *pipe) round(ctx context.Context, calls []*call, whole bool) (unknown []*call) {
 	pipeline := p.client.Pipeline()
-	replies := make([]*redis.Cmd, len(calls))
-	for i, x := range calls {
-		if whole {
-			replies[i] = pipeline.Eval(ctx, x.script.text, x.keys, x.args...)
+	runs := runsOf(calls)
+	replies := make([]*redis.Cmd, len(runs))
+	for i, r := range runs {
+		x := r[0]
+		if args := r.args(); whole {
+			replies[i] = pipeline.Eval(ctx, x.script.text, x.keys, args...)
 		} else {
-			replies[i] = pipeline.EvalSha(ctx, x.script.sha, x.keys, x.args...)
+			replies[i] = pipeline.EvalSha(ctx, x.script.sha, x.keys, args...)
 		}
 	}
 	_, _ = pipeline.Exec(ctx) // every command has its own error
-	for i, x := range calls {
-		x.reply, x.err = replies[i].Int64Slice()
-		if x.err == nil {
+	for i, r := range runs {
+		err := r.answer(replies[i])
+		if err == nil {
 			continue
 		}
-		if !whole && strings.HasPrefix(x.err.Error(), "NOSCRIPT") {
-			unknown = append(unknown, x)
+		if !whole && strings.HasPrefix(err.Error(), "NOSCRIPT") {
+			unknown = append(unknown, r...)
 		}
-		x.err = fmt.Errorf("ask redis: %w", x.err)
+		err = fmt.Errorf("ask redis: %w", err)
+		for _, x := range r {
+			x.err = err
+		}
 	}
 	return unknown
 }

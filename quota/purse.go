@@ -65,12 +65,12 @@ func (p *purseArgs) keyOr(any string) string {
 	return any
 }
 
-// args appends the arguments of a call.
-func (p *purseArgs) args(to []any) []any {
-	if !p.limited {
-		return append(to, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+// pack appends the arguments of a call.
+func (p *purseArgs) pack(to packed) packed {
+	if to.add(flag(p.limited)); p.limited {
+		to.add(p.most, int64(p.mode), p.need, p.hold, p.held, p.used, p.age, p.share, p.left, p.least, flag(p.shut))
 	}
-	return append(to, p.most, p.mode, p.need, p.hold, p.held, p.used, p.age, p.share, p.left, p.least, flag(p.shut))
+	return to
 }
 
 // leases reports that something taken ahead is left.

@@ -213,8 +213,12 @@ func newGateway(ctx context.Context, log *slog.Logger, all *config, key ed25519.
 	if dir != nil {
 		shelf = meter.NewFile(dir.Path("months.unsaved"))
 	}
+	store := meter.NewStore(pool)
+	if fleet != nil {
+		fleet.Absences = store
+	}
 	g, err := proxy.New(proxy.Options{
-		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet, Months: meter.NewStore(pool), Shelf: shelf, Tracer: tracer,
+		Log: log, Book: book, Verifier: verifier, Metrics: reg, Fleet: fleet, Months: store, Shelf: shelf, Tracer: tracer,
 		Config: proxy.Config{
 			Domains: c.Domains, SharedHosts: c.SharedHosts, MaxBodyBytes: c.MaxBodyBytes, MaxConns: c.MaxConns, MaxInFlight: c.MaxInFlight,
 			LongPollMax: c.LongPollMax, PopTimeout: all.PopTimeout, DrainDelay: c.DrainDelay, DrainTime: c.DrainTime, CellKey: key, Brokers: brokers,

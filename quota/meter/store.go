@@ -28,7 +28,7 @@ type Warning struct {
 	Allowance int64
 }
 
-// Store keeps months in the control database. Its writes take no lock that writers of the catalogue want.
+// Store keeps months in the control database, and who decides without Redis (alone.go). Its writes take no lock that writers of the catalogue want.
 type Store struct{ pool *pgxpool.Pool }
 
 // NewStore returns the store of a control database. It does no I/O.
