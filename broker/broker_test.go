@@ -210,17 +210,23 @@ func TestExtendKeepsALease(t *testing.T) {
 	t.Parallel()
 	w := setup(t, nil)
 	w.one("q", "a")
-	got := w.pop("q?leaseSeconds=3")
+	got := w.pop("q?leaseSeconds=60")
 	type extended struct {
 		Success bool
 		Renewed int
 	}
-	e := decode[extended](t, w.do("POST", "/api/v1/lease/"+got.LeaseID+"/extend", `{"seconds":60}`).want(t, 200))
+	e := decode[extended](t, w.do("POST", "/api/v1/lease/"+got.LeaseID+"/extend", `{"seconds":600}`).want(t, 200))
 	if !e.Success || e.Renewed != 1 {
 		t.Errorf("extend: %+v", e)
 	}
-	if again := w.pop("q?wait=true&timeout=4000"); again.Messages != nil {
-		t.Errorf("an extended lease ran out: %+v", again)
+	for over, want := range []int{0, 1} { // five minutes later, and ten
+		if _, err := w.pool.Exec(t.Context(), "UPDATE queen.log_consumers SET lease_expires_at = lease_expires_at - interval '5 minutes'"); err != nil {
+			t.Fatal(err)
+		}
+		// A broker that knows nothing of the lease asks the database.
+		if again := serve(t, w.pool, nil).pop("q"); len(again.Messages) != want {
+			t.Errorf("after %d minutes of ten the message comes %d times, want %d", 5+5*over, len(again.Messages), want)
+		}
 	}
 	for _, id := range []string{"nonsense", "00000000-0000-0000-0000-000000000009"} {
 		if e := decode[extended](t, w.do("POST", "/api/v1/lease/"+id+"/extend", "").want(t, 200)); e.Success || e.Renewed != 0 {

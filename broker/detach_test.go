@@ -187,15 +187,7 @@ func TestWhatAnIdleBrokerAsksDoesNotGrow(t *testing.T) {
 		}
 		body += fmt.Sprintf(`{"queue":"q%d","payload":1}`, i)
 	}
-	fused, stopFuser := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- w.b.fuser.Run(fused) }()
-	t.Cleanup(func() {
-		stopFuser()
-		if err := <-ended; err != nil {
-			t.Errorf("fuser: %v", err)
-		}
-	})
+	w.fuse()
 	w.push(body + `]}`)
 	for i := range queues {
 		c := w.dialPoll(fmt.Sprintf("q%d?wait=true&timeout=300000&consumerGroup=g", i)) // from now on: it waits
@@ -258,4 +250,17 @@ func still(t *testing.T, pool *pgxpool.Pool) *world {
 		w.b.park.Close()
 	})
 	return w
+}
+
+// fuse lets a broker whose loops do not run take pushes.
+func (w *world) fuse() {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.b.fuser.Run(ctx) }()
+	w.t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			w.t.Errorf("fuser: %v", err)
+		}
+	})
 }

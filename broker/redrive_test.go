@@ -219,11 +219,14 @@ func TestAStoppedBrokerHandsItsRedriveOver(t *testing.T) {
 	w := setup(t, nil)
 	other := serve(t, w.pool, nil)
 	w.bulk("q", "p", 300)
-	id := w.redrive(`{"queue":"q","rate":200}`).ID
+	id := w.redrive(`{"queue":"q","rate":5}`).ID // it would take a minute
 	w.until("it runs", func() bool { return w.redriveState(id).Progress.Moved > 0 })
 	w.stop()
 	if p := other.redriveState(id).Progress; p.Done || p.Moved == 300 {
 		t.Fatalf("it was over before the stop: %+v", p)
+	}
+	if _, err := w.pool.Exec(t.Context(), "UPDATE queen.redrives SET rate = 1000"); err != nil { // it need not, any more
+		t.Fatal(err)
 	}
 	other.b.redrives.look()
 	if r := other.ended(id); r.State != "done" || r.Progress.Moved != 300 {
@@ -238,7 +241,7 @@ func TestACancelledRedriveStops(t *testing.T) {
 	t.Parallel()
 	w := setup(t, nil)
 	w.bulk("q", "p", 100)
-	id := w.redrive(`{"queue":"q","rate":20}`).ID
+	id := w.redrive(`{"queue":"q","rate":1}`).ID // it would take longer than a test waits for anything
 	w.until("it runs", func() bool { return w.redriveState(id).Progress.Moved > 0 })
 	r := decode[redriveState](t, w.do("DELETE", "/api/v1/dlq/redrive/"+id, "").want(t, 200))
 	if r.State != "cancelled" || !r.Progress.Cancelled || r.Progress.Done || r.Progress.Remaining != 100-r.Progress.Moved {
@@ -397,8 +400,12 @@ func TestRedrivesAreListedNewestFirst(t *testing.T) {
 	if a := w.do("GET", "/api/v1/dlq/redrive", "").want(t, 200); a.body != `{"redrives":[]}` {
 		t.Errorf("none: %s", a.body)
 	}
-	w.bulk("q", "p", 10)
-	first := w.redrive(`{"queue":"q","rate":1,"limit":9,"filter":{"transactionIds":["q-1","q-2"]}}`).ID
+	w.bulk("q", "p", 200) // at one a second they outlast the test
+	var some []string
+	for i := range 100 {
+		some = append(some, fmt.Sprintf("%q", fmt.Sprint("q-", i+1)))
+	}
+	first := w.redrive(`{"queue":"q","rate":1,"limit":90,"filter":{"transactionIds":[` + strings.Join(some, ",") + `]}}`).ID
 	w.do("DELETE", "/api/v1/dlq/redrive/"+first, "").want(t, 200) // before the third takes its letters
 	second := w.redrive(`{"queue":"r"}`).ID
 	third := w.redrive(`{"queue":"q","rate":1}`).ID
@@ -413,7 +420,7 @@ func TestRedrivesAreListedNewestFirst(t *testing.T) {
 	}
 	// One says of itself what the list says of it.
 	one := w.do("GET", "/api/v1/dlq/redrive/"+first, "").want(t, 200).body
-	if listed := w.do("GET", "/api/v1/dlq/redrive?state=cancelled", "").want(t, 200).body; listed != `{"redrives":[{`+strings.TrimPrefix(one, `{"success":true,`)+`]}` || !strings.Contains(one, `"transactionIds":2},"limit":9,`) {
+	if listed := w.do("GET", "/api/v1/dlq/redrive?state=cancelled", "").want(t, 200).body; listed != `{"redrives":[{`+strings.TrimPrefix(one, `{"success":true,`)+`]}` || !strings.Contains(one, `"transactionIds":100},"limit":90,`) {
 		t.Errorf("%s\n%s", listed, one)
 	}
 	for _, query := range []string{"?limit=0", "?limit=1001", "?state=lost", "?queue=%01"} {
@@ -425,7 +432,7 @@ func TestAQueueIsDeletedUnderItsRedrive(t *testing.T) {
 	t.Parallel()
 	w := setup(t, nil)
 	w.bulk("q", "p", 200)
-	id := w.redrive(`{"queue":"q","rate":40}`).ID
+	id := w.redrive(`{"queue":"q","rate":10}`).ID // it looks five seconds ahead, and would take twenty
 	w.until("it runs", func() bool { return w.redriveState(id).Progress.Moved > 0 })
 	w.do("DELETE", "/api/v1/resources/queues/q", "").want(t, 200)
 	r := w.ended(id)

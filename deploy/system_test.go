@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -78,17 +79,12 @@ func get(url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// freeAddrs returns loopback addresses that nobody listened on a moment ago.
+// freeAddrs returns loopback addresses that nobody listens on.
 func freeAddrs(t *testing.T, n int) []string {
 	t.Helper()
 	addrs := make([]string, n)
 	for i := range addrs {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		addrs[i] = ln.Addr().String()
+		addrs[i] = net.JoinHostPort("127.0.0.1", strconv.Itoa(pgtest.FreePort(t)))
 	}
 	return addrs
 }

@@ -258,8 +258,6 @@ func idle(w *world) []*upstreamConn {
 
 func TestOutcomesOfABrokersDeath(t *testing.T) {
 	t.Parallel()
-	closed := listen(t)
-	closed.Close()
 	type want struct {
 		status        int
 		code, outcome string
@@ -271,7 +269,7 @@ func TestOutcomesOfABrokersDeath(t *testing.T) {
 		read    int
 		config  func(*Config)
 	}{
-		"nobody listens": {address: closed.Addr().String(), push: want{503, "broker_unavailable", "none"}, read: 503},
+		"nobody listens": {address: refusing(t), push: want{503, "broker_unavailable", "none"}, read: 503},
 		"dies before it answers": {
 			script: func(net.Conn, *http.Request, string) bool { return false },
 			push:   want{502, "bad_gateway", "unknown"}, read: 502,

@@ -120,6 +120,7 @@ type pools struct {
 	override map[string]string
 	interval time.Duration
 	slow     time.Duration
+	limits   [probes]time.Duration // of the time to answer a probe
 	ask      prober
 	askKey   func(*broker)
 	look     lookup
@@ -139,6 +140,7 @@ func newPools(log *slog.Logger, c *Config, d *upstreamDialer, t *cellTokens) *po
 		log: log, dialer: d, tokens: t, override: map[string]string{}, interval: c.ProbeInterval, slow: max(c.SlowStart, 0),
 		look: net.DefaultResolver.LookupHost, lost: func(string) {}, byCell: map[string]*pool{},
 	}
+	ps.limits = [probes]time.Duration{livez: livezTime, readyz: readyzTime}
 	ps.ask, ps.askKey = ps.asks, ps.askSigned
 	for cell, urls := range c.Brokers {
 		ps.override[cell] = strings.Join(urls, ",")

@@ -25,8 +25,7 @@ import (
 
 func TestAnotherBrokerTakesARequestOfWhichNothingWasSent(t *testing.T) {
 	t.Parallel()
-	closed := listen(t)
-	closed.Close()
+	dead := refusing(t)
 	var asked atomic.Int64
 	alive := rawBroker(t, func(c net.Conn, _ *http.Request, _ string) bool {
 		asked.Add(1)
@@ -34,7 +33,7 @@ func TestAnotherBrokerTakesARequestOfWhichNothingWasSent(t *testing.T) {
 		return true
 	})
 	w := setup(t, options{address: alive, config: func(c *Config) {
-		c.Brokers = map[string][]string{"c1": {"http://" + closed.Addr().String(), "http://" + alive}}
+		c.Brokers = map[string][]string{"c1": {"http://" + dead, "http://" + alive}}
 		c.ProbeInterval = time.Hour // the first probe aside, only attempts tell
 	}})
 	for range 5 {
@@ -182,6 +181,9 @@ func crew(t *testing.T, n int, config func(*Config), broker fasthttp.RequestHand
 	p, err := w.gateway.pools.of(w.gateway.book.Snapshot(), "c1")
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, b := range all { // a first probe that begins later would undo what the answers of a test say
+		until(t, "the first probes", func() bool { return b.probed[livez].Load() && b.probed[readyz].Load() })
 	}
 	home := p.owner(homeKey(w.cluster.BrokerTenant, 0)).address
 	slices.SortFunc(all, func(a, b *scripted) int {

@@ -96,12 +96,12 @@ func (ps *pools) askSigned(b *broker) {
 
 // asks is the prober of real brokers.
 func (ps *pools) asks(b *broker, which probe) verdict {
-	path, limit := "/livez", livezTime
+	path := "/livez"
 	if which == readyz {
-		path, limit = "/readyz", readyzTime
+		path = "/readyz"
 	}
 	req := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: broker\r\n\r\n", path)
-	a, _, err := ps.dialer.doOn(&b.asking, b, nil, req, nil, time.Now().Add(limit))
+	a, _, err := ps.dialer.doOn(&b.asking, b, nil, req, nil, time.Now().Add(ps.limits[which]))
 	if err != nil {
 		return verdict{silent: unreachable(err) || cutOff(err)}
 	}

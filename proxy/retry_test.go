@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -69,9 +68,7 @@ func TestWhatIsOfferedAgain(t *testing.T) {
 					return false
 				})
 				if fault == "nothing was sent" {
-					closed := listen(t)
-					closed.Close()
-					dying = closed.Addr().String()
+					dying = refusing(t)
 				}
 				asked := make(chan struct{}, 16)
 				healthy := rawBroker(t, func(conn net.Conn, _ *http.Request, _ string) bool {
@@ -100,24 +97,40 @@ func TestWhatIsOfferedAgain(t *testing.T) {
 	}
 }
 
-// deaf returns an address where nobody takes a connection: whoever knocks gets neither a yes nor a no, as from a host that
-// is gone. It listens for the one connection that is waiting already.
-func deaf(t *testing.T) string {
+// bound is a socket whose port nobody else gets, and its address. Nobody listens on it yet.
+func bound(t *testing.T) (fd int, address string) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Close(fd) })
-	err = errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0))
-	if err != nil {
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
 	at, err := syscall.Getsockname(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(at.(*syscall.SockaddrInet4).Port))
+	return fd, net.JoinHostPort("127.0.0.1", strconv.Itoa(at.(*syscall.SockaddrInet4).Port))
+}
+
+// refusing returns an address that refuses every connection. That of a listener that was closed may be another test's by
+// then.
+func refusing(t *testing.T) string {
+	t.Helper()
+	_, address := bound(t)
+	return address
+}
+
+// deaf returns an address where nobody takes a connection: whoever knocks gets neither a yes nor a no, as from a host that
+// is gone. It listens for the one connection that is waiting already.
+func deaf(t *testing.T) string {
+	t.Helper()
+	fd, address := bound(t)
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
 	for {
 		c, err := net.DialTimeout("tcp", address, 100*time.Millisecond)
 		if err != nil {
@@ -135,7 +148,7 @@ func TestABrokerThatTakesNoConnectionIsGivenUp(t *testing.T) {
 	w := setup(t, options{
 		address: gone,
 		config: func(c *Config) {
-			c.SlowStart, c.ProbeInterval, c.ConnectTime, c.UpstreamTime = -1, time.Hour, 50*time.Millisecond, time.Hour
+			c.SlowStart, c.ProbeInterval, c.ConnectTime, c.UpstreamTime = -1, time.Hour, 2*time.Second, time.Hour
 		},
 		facts: func(w *world) {
 			w.facts.Cells[0].BaseURL = "http://" + gone + ",http://" + healthy.address

@@ -142,6 +142,8 @@ func setup(t testing.TB, o options) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// No broker of a test is slow on purpose: the bounds would take out those of a busy machine.
+	w.gateway.pools.limits = [probes]time.Duration{patience, patience}
 	plain, secure := listen(t), listen(t)
 	var server *tls.Config
 	server, w.clientTLS = selfSigned(t)
@@ -224,6 +226,7 @@ type scripted struct {
 	silent  atomic.Bool  // to its probes
 	wary    atomic.Bool  // believes no gateway's key
 	conns   atomic.Int64 // open, also idle ones
+	probed  [probes]atomic.Bool
 	handler atomic.Pointer[fasthttp.RequestHandler]
 }
 
@@ -264,11 +267,13 @@ func scriptedOn(t testing.TB, ln net.Listener, handler fasthttp.RequestHandler) 
 			}
 			switch string(ctx.Path()) {
 			case "/livez":
+				b.probed[livez].Store(true)
 				if b.dead.Load() {
 					ctx.SetStatusCode(503)
 				}
 				return
 			case "/readyz":
+				b.probed[readyz].Store(true)
 				if b.dead.Load() || b.unready.Load() {
 					ctx.SetStatusCode(503)
 				}

@@ -211,9 +211,11 @@ func TestWhatHappenedWithoutRedisCountsWhenItIsBack(t *testing.T) {
 				for _, g := range o.gates {
 					o.offer(g, 1, 0) // each has heard
 				}
+				setBudget(faultBudget, o.gates...)
 				o.server.Pause()
 				meanwhile(o)
 				o.pass(time.Second)
+				setBudget(testBudget, o.gates...)
 				o.server.Resume()
 				for !o.gates[0].fleet.asking() {
 					o.pass(100 * time.Millisecond)

@@ -29,18 +29,19 @@ func TestAFleetStandsWhenRedisDoesNot(t *testing.T) {
 	faults := map[string]struct {
 		begin, end func(*redistest.Server)
 		over       float64
+		silent     bool // Redis gives no answer, rather than an error
 	}{
-		"paused":          {(*redistest.Server).Pause, (*redistest.Server).Resume, 1},
-		"killed, emptied": {(*redistest.Server).Kill, (*redistest.Server).Start, 1},
-		"flushed":         {func(s *redistest.Server) { s.Do("FLUSHALL") }, func(*redistest.Server) {}, 1},
-		"scripts gone":    {func(s *redistest.Server) { s.Do("SCRIPT", "FLUSH") }, func(*redistest.Server) {}, 0},
+		"paused":          {begin: (*redistest.Server).Pause, end: (*redistest.Server).Resume, over: 1, silent: true},
+		"killed, emptied": {begin: (*redistest.Server).Kill, end: (*redistest.Server).Start, over: 1},
+		"flushed":         {begin: func(s *redistest.Server) { s.Do("FLUSHALL") }, end: func(*redistest.Server) {}, over: 1},
+		"scripts gone":    {begin: func(s *redistest.Server) { s.Do("SCRIPT", "FLUSH") }, end: func(*redistest.Server) {}},
 		"out of memory": {
-			func(s *redistest.Server) { s.Do("CONFIG", "SET", "maxmemory", "1") },
-			func(s *redistest.Server) { s.Do("CONFIG", "SET", "maxmemory", "0") }, 1,
+			begin: func(s *redistest.Server) { s.Do("CONFIG", "SET", "maxmemory", "1") },
+			end:   func(s *redistest.Server) { s.Do("CONFIG", "SET", "maxmemory", "0") }, over: 1,
 		},
 		"read-only": {
-			func(s *redistest.Server) { s.Do("REPLICAOF", "127.0.0.1", "1") },
-			func(s *redistest.Server) { s.Do("REPLICAOF", "NO", "ONE") }, 1,
+			begin: func(s *redistest.Server) { s.Do("REPLICAOF", "127.0.0.1", "1") },
+			end:   func(s *redistest.Server) { s.Do("REPLICAOF", "NO", "ONE") }, over: 1,
 		},
 	}
 	for name, fault := range faults {
@@ -52,8 +53,12 @@ func TestAFleetStandsWhenRedisDoesNot(t *testing.T) {
 			eachFleet(t, true, func(t *testing.T, r *fleetRun) {
 				r.plan(200, 400)
 				r.run(time.Second)
+				if fault.silent {
+					setBudget(faultBudget, r.gates...)
+				}
 				fault.begin(r.server)
 				r.run(2 * time.Second)
+				setBudget(testBudget, r.gates...)
 				fault.end(r.server)
 				r.run(2 * time.Second)
 				for i, g := range r.gates {
@@ -93,7 +98,6 @@ func TestAGatewayIsCutOff(t *testing.T) {
 				for _, leases := range []bool{false, true} {
 					link := redistest.NewLink(t, redistest.Options(t))
 					w := newFleetWorld(t, redistest.Options(t), leases)
-					w.budget = faultBudget
 					r := newFleetRun(t, w, 2)
 					w.redis = link.Options()
 					r.gates = append(r.gates, w.gate(nil))
@@ -101,12 +105,14 @@ func TestAGatewayIsCutOff(t *testing.T) {
 
 					r.plan(200, 400)
 					r.run(time.Second)
+					setBudget(faultBudget, r.gates[2])
 					fault(link)
 					r.run(cut.lasts)
 					missing, dead := r.gates[0].fleet.deaf.Load() == 1, r.gates[0].fleet.dead.Load() == 1
 					if r.gates[2].fleet.asking() || missing == cut.dead || dead != cut.dead {
 						t.Fatalf("cut off: %v, missing: %v, dead: %v", !r.gates[2].fleet.asking(), missing, dead)
 					}
+					setBudget(testBudget, r.gates[2])
 					link.Heal()
 					r.run(2 * time.Second)
 					if f := r.gates[0].fleet; !r.gates[2].fleet.asking() || f.deaf.Load()+f.dead.Load() != 0 {

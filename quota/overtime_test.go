@@ -68,7 +68,6 @@ func eachOvertime(t *testing.T, private bool, plan func(*plans.Limits), test fun
 				if private {
 					o.server = redistest.New(t)
 					o.world = newFleetWorld(t, o.server.Options(), leases)
-					o.world.budget = faultBudget
 				} else {
 					o.world = newFleetWorld(t, at(t), leases)
 				}

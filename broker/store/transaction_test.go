@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -449,8 +448,6 @@ func TestNoDeadlockReachesAClient(t *testing.T) {
 		all[i] = w.lane(fmt.Sprint("p", i))
 		w.push(all[i], 5)
 	}
-	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Second)
-	defer cancel()
 	var serial, committed, refused atomic.Int64
 	var crowd sync.WaitGroup
 	for who := range workers {
@@ -474,7 +471,7 @@ func TestNoDeadlockReachesAClient(t *testing.T) {
 				}
 				return segs
 			}
-			for ctx.Err() == nil {
+			for committed.Load() < 200 || refused.Load() < 10 { // as much as it takes to show something
 				group := groups[rng.IntN(len(groups))]
 				c := w.claim(group, some()...)
 				c.Budget, c.Lease = 1+rng.IntN(8), 200*time.Millisecond
@@ -526,9 +523,6 @@ func TestNoDeadlockReachesAClient(t *testing.T) {
 	}
 	crowd.Wait()
 	t.Logf("%d transactions committed, %d refused", committed.Load(), refused.Load())
-	if committed.Load() < 10 || refused.Load() == 0 {
-		t.Error("the crowd did too little to show anything")
-	}
 	var deadlocks, holes, twice, beyond int
 	w.scan("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()", nil, &deadlocks)
 	w.scan(`SELECT count(*) FROM (SELECT s.base_offset, lag(s.end_offset, 1, -1::bigint) OVER (PARTITION BY s.partition_id ORDER BY s.base_offset) AS before

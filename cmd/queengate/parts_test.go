@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,15 +19,10 @@ import (
 	"github.com/queengate/queengate/internal/pgtest"
 )
 
-// freeAddr returns a loopback address that nobody listened on a moment ago.
+// freeAddr returns a loopback address that nobody listens on.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(pgtest.FreePort(t)))
 }
 
 // part runs a command in this process until the test ends, when it must stop cleanly, and returns once its operators'

@@ -82,8 +82,7 @@ func TestAParkedPopIsWokenByAPush(t *testing.T) {
 		}
 		close(answers)
 	}()
-	ops := c.proc.Credentials.OpsURL + "/metrics"
-	eventually(t, 20*time.Second, "a poll to park", func() bool { return metric(t, ops, "queengate_proxy_parked_polls") >= 1 })
+	c.arrives(t, "later", "g")
 	began := time.Now()
 	c.push(t, items("later", "p", "t", 1))
 	select {
@@ -108,14 +107,13 @@ func TestAGroupOutlivesItsQueue(t *testing.T) {
 	}
 	answers := make(chan reply, 1)
 	go func() {
-		r, err := c.try(t.Context(), "GET", "/api/v1/pop/queue/q?wait=true&timeout=20000&consumerGroup=g", nil)
+		r, err := c.try(t.Context(), "GET", "/api/v1/pop/queue/q?wait=true&timeout=20000&consumerGroup=h", nil)
 		if err == nil {
 			answers <- r
 		}
 		close(answers)
 	}()
-	broker := c.proc.Credentials.BrokerURL + "/metrics/prometheus"
-	eventually(t, 20*time.Second, "a poll to park", func() bool { return metric(t, broker, "queengate_broker_parked_polls") >= 1 })
+	c.arrives(t, "q", "h")
 	if r := c.call(t, "DELETE", "/api/v1/resources/queues/q", nil); r.status != http.StatusOK {
 		t.Fatalf("delete: %d %s", r.status, r.body)
 	}

@@ -408,6 +408,18 @@ func (c *cluster) pop(t testing.TB, queue, query string, opts ...callOption) pop
 	return popAnswer{}
 }
 
+// arrives waits until the first pop of a group has reached the broker: it registers the group with its queue before it
+// looks for messages. How many polls a process has parked says nothing about one of them, where other tests have theirs.
+func (c *cluster) arrives(t testing.TB, queue, group string) {
+	t.Helper()
+	eventually(t, 30*time.Second, "the poll to reach the broker", func() bool {
+		var n int
+		err := c.db.QueryRow(t.Context(), `SELECT count(*) FROM queen.group_registrations r JOIN queengate.clusters c ON c.broker_tenant_uuid = r.tenant_id
+			WHERE c.id = $1::uuid AND r.queue = $2 AND r.consumer_group = $3`, c.id, queue, group).Scan(&n)
+		return err == nil && n > 0
+	})
+}
+
 type ackResult struct {
 	Index         int     `json:"index"`
 	TransactionID string  `json:"transactionId"`

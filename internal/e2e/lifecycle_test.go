@@ -41,12 +41,7 @@ func TestStatesReachTheGateway(t *testing.T) {
 		}
 		ended <- r
 	}()
-	var parked int64
-	eventually(t, 30*time.Second, "the poll to reach the broker", func() bool {
-		err := c.db.QueryRow(t.Context(), `SELECT count(*) FROM queen.group_registrations r JOIN queengate.clusters c ON c.broker_tenant_uuid = r.tenant_id
-			WHERE c.id = $1::uuid AND r.queue = 'empty'`, c.id).Scan(&parked)
-		return err == nil && parked > 0
-	})
+	c.arrives(t, "empty", "g")
 	c.exec(t, `SELECT queengate.set_cluster_status($1::uuid, 'paused')`, c.id)
 	select {
 	case r := <-ended:

@@ -243,14 +243,13 @@ func TestParkedPopsAreLimited(t *testing.T) {
 	c := shared(t).newCluster(t, `{"max_parked_pops":1}`)
 	first := make(chan reply, 1)
 	go func() {
-		r, err := c.try(t.Context(), "GET", "/api/v1/pop/queue/q?wait=true&timeout=30000", nil)
+		r, err := c.try(t.Context(), "GET", "/api/v1/pop/queue/q?wait=true&timeout=30000&consumerGroup=g", nil)
 		if err == nil {
 			first <- r
 		}
 		close(first)
 	}()
-	ops := c.proc.Credentials.OpsURL + "/metrics"
-	eventually(t, 20*time.Second, "the first poll to park", func() bool { return metric(t, ops, "queengate_proxy_parked_polls") >= 1 })
+	c.arrives(t, "q", "g")
 	began := time.Now()
 	r := c.call(t, "GET", "/api/v1/pop/queue/q?wait=true&timeout=30000", nil)
 	e := r.refusal(t)
