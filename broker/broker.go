@@ -108,6 +108,7 @@ type Store interface {
 	CellCounts(ctx context.Context) (store.CellCounts, error)
 	Postgres(ctx context.Context) (store.Postgres, error)
 	Pool() store.PoolStats
+	Lingering(ctx context.Context) (int, error)
 	WriteMinute(ctx context.Context, b store.Broker, m *store.Minute) error
 	PurgeHistory(ctx context.Context, keep time.Duration) (removed int64, err error)
 	PurgeTraces(ctx context.Context, keep time.Duration) (removed int64, err error)
@@ -150,6 +151,10 @@ type Deps struct {
 	Spool    Spool                       // where pushes wait while the database is away; nil: they are refused
 	Mesh     Mesh                        // to the other brokers of the cell; nil: there are none, or they hear by the feed
 	Tracer   *tracing.Tracer             // nil: no traces
+
+	// Cut ends the statements in flight of a database that stands still: that has said nothing for quiet, although it was
+	// asked something at asked or before. nil: they wait for it.
+	Cut func(asked time.Time, quiet time.Duration) (sessions int, still bool)
 }
 
 // Broker serves one cell's tenants. New does no I/O; Run does all.
@@ -234,9 +239,12 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.metrics = newMetrics(deps.Registry, b)
 	b.verifier = newVerifier(&b.cfg, b.weights)
 	b.redrives = newRedrives()
-	b.pinger = &pinger{ping: deps.Ping, onLost: b.giveBack}
+	b.pinger = &pinger{ping: deps.Ping, onLost: b.lost}
 	b.claims = newCombiner(bundling[store.Claim, []store.Claimed, claimKey]{
 		name: "claim", run: func(cs []store.Claim) ([][]store.Claimed, error) {
+			if err := b.unanswered(); err != nil {
+				return nil, err
+			}
 			ctx, cancel := b.database()
 			defer cancel()
 			return b.db.ClaimBundle(ctx, cs)
@@ -253,6 +261,9 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	}, b.weights.Of)
 	b.acks = newCombiner(bundling[store.AckGroup, store.AckVerdict, ackKey]{
 		name: "ack", run: func(gs []store.AckGroup) ([]store.AckVerdict, error) {
+			if err := b.unanswered(); err != nil {
+				return nil, err
+			}
 			ctx, cancel := b.database()
 			defer cancel()
 			return b.db.AckBundle(ctx, gs)

@@ -47,6 +47,10 @@ func (b *Broker) runDrain(ctx context.Context) error {
 		case <-timer.C:
 		}
 		for ctx.Err() == nil && !l.disk.Empty() {
+			// What is offered and has no answer may be stored, and is in doubt from then on.
+			if b.pinger.lost.Load() {
+				break
+			}
 			open, err := b.drainOpen()
 			if err == nil && !open {
 				break
@@ -193,6 +197,9 @@ func (d *drained) offer() (tried bool, err error) {
 			return false, err
 		}
 	}
+	if err := d.settled(); err != nil {
+		return false, err
+	}
 	d.doubt()
 	for _, round := range d.runs() {
 		tried = true
@@ -204,6 +211,21 @@ func (d *drained) offer() (tried bool, err error) {
 		}
 	}
 	return tried, nil
+}
+
+// settled makes sure that what may be stored already is stored by now or never will be: as long as the statement that was
+// asked to do it may go on, finding nothing proves nothing.
+func (d *drained) settled() error {
+	if !slices.ContainsFunc(d.all, func(r *drainedRecord) bool { return !r.since.IsZero() }) {
+		return nil
+	}
+	ctx, cancel := d.b.database()
+	defer cancel()
+	n, err := d.b.db.Lingering(ctx)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("%d lost sessions may still store what is in doubt", n)
+	}
+	return err
 }
 
 // isolate offers the records of refused stretches one by one: one of them is at fault.

@@ -147,7 +147,21 @@ func (b *Broker) runFeed(ctx context.Context) error {
 		case <-tick.C:
 		case <-b.feed.due:
 		}
-		b.feedRound(ctx, &r, time.Now())
+		b.attended(func() { b.feedRound(ctx, &r, time.Now()) })
+	}
+}
+
+// attended runs a round of questions and sees to it that somebody wonders when it takes long: while the database stands still
+// a statement that commits ends with it, and not before.
+func (b *Broker) attended(round func()) {
+	done := make(chan struct{})
+	timer := time.AfterFunc(readyShared, func() {
+		defer close(done)
+		_ = b.pinger.check(pingShared) // what it finds out it tells itself
+	})
+	round()
+	if !timer.Stop() {
+		<-done
 	}
 }
 
@@ -164,7 +178,7 @@ func (b *Broker) feedRound(ctx context.Context, r *rounds, now time.Time) {
 	if !b.feed.swept.Load() {
 		b.sweepDropped(ctx)
 	}
-	if b.park.Boards() == 0 && b.names.empty() && !b.feed.away.Load() {
+	if b.park.Boards() == 0 && b.names.empty() && !b.feed.away.Load() && !b.pinger.lost.Load() {
 		// A ring made from now on asks the database itself; what it cannot know is what came before this round.
 		r.heard = now
 		return

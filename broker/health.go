@@ -16,10 +16,13 @@ import (
 // pinger asks the database whether it is there. Health routes are open to everybody, so callers share a round trip:
 // one that comes while another is under way takes its answer, and an answer serves for a while.
 type pinger struct {
-	ping   func(context.Context) error
-	onLost func()       // called after each question without an answer; nil: nothing
-	heard  atomic.Int64 // when the change feed or the drain last had an answer, Unix nanoseconds
-	lost   atomic.Bool  // the last question had no answer, and nothing has been heard since
+	ping func(context.Context) error
+	// onLost is called after each question without an answer and says whether the database stands still; nil: nothing.
+	onLost func(asked time.Time) (still bool)
+
+	heard atomic.Int64 // when the change feed or the drain last had an answer, Unix nanoseconds
+	lost  atomic.Bool  // the last question had no answer, and nothing has been heard since
+	still atomic.Bool  // and the database stands still
 
 	mu    sync.Mutex // guards below; held during a round trip, so callers wait for it
 	asked time.Time
@@ -46,11 +49,14 @@ func (p *pinger) check(shared time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), pingLimit)
 	defer cancel()
+	asked := time.Now()
 	p.err = p.ping(ctx)
 	p.asked = time.Now()
 	p.lost.Store(p.err != nil)
 	if p.err != nil && p.onLost != nil {
-		p.onLost()
+		p.still.Store(p.onLost(asked))
+	} else {
+		p.still.Store(false)
 	}
 	return p.err
 }
@@ -59,6 +65,37 @@ func (p *pinger) check(shared time.Duration) error {
 func (p *pinger) answered() {
 	p.heard.Store(time.Now().UnixNano())
 	p.lost.Store(false)
+	p.still.Store(false)
+}
+
+// errUnanswered refuses what the database is not asked, since it does not answer.
+var errUnanswered = &wire.Error{Code: wire.DatabaseUnavailable, RetryAfter: time.Second, Outcome: wire.OutcomeNone}
+
+// silent is how long the database must have said nothing for what is in flight to be given up: less than the limit of the
+// question that had no answer, whose clock is another.
+const silent = pingLimit * 3 / 4
+
+// lost is called when the database did not answer a question put to it at asked. What no statement has taken goes to the
+// spool; what is in flight is ended if the database stands still: it would be answered when that goes on, and not before.
+// A database that is slow, or that refuses, keeps what it has.
+func (b *Broker) lost(asked time.Time) (still bool) {
+	b.giveBack()
+	if b.deps.Cut == nil {
+		return false
+	}
+	n, still := b.deps.Cut(asked, silent)
+	if n > 0 {
+		b.log.Warn("the database does not answer: what waited for it is given up", "sessions", n)
+	}
+	return still
+}
+
+// unanswered returns an error while the database stands still: nobody else waits then until it goes on.
+func (b *Broker) unanswered() error {
+	if b.pinger.still.Load() {
+		return errUnanswered
+	}
+	return nil
 }
 
 // health answers 200 or 503 after a round trip to the database.

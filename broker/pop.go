@@ -154,7 +154,7 @@ func (p *popping) rest() park.Wake {
 		if w != park.Deadline || !time.Now().Before(p.deadline) {
 			return w
 		}
-		if !p.b.feed.away.Load() {
+		if !p.b.feed.away.Load() && !p.b.pinger.still.Load() {
 			return park.Ready
 		}
 	}
@@ -225,6 +225,9 @@ type claimed struct {
 // attempt claims once from what is ready. looked says that there was something to look at, although nothing may have
 // come of it.
 func (p *popping) attempt() (got *claimed, looked bool, err error) {
+	if err := p.b.unanswered(); err != nil {
+		return nil, false, err
+	}
 	if p.scope != nil {
 		return p.discover()
 	}

@@ -108,7 +108,7 @@ func (b *Broker) databaseLost() bool {
 // giveBack lets pushes that wait for the database go to the spool. Without one they wait on: what else could become of them?
 func (b *Broker) giveBack() {
 	if b.spooled.disk != nil {
-		b.fuser.GiveBack(&wire.Error{Code: wire.DatabaseUnavailable, Outcome: wire.OutcomeNone, RetryAfter: time.Second})
+		b.fuser.GiveBack(errUnanswered)
 	}
 }
 

@@ -70,7 +70,10 @@ func assemble(t testing.TB, pool *pgxpool.Pool, deps Deps, change func(*Config))
 	w := &world{t: t, pool: pool, listener: ln, addr: ln.Addr().String()}
 	w.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: patience}
 	t.Cleanup(w.client.CloseIdleConnections)
-	deps.Ping, deps.Registry, deps.Listener = pool.Ping, prometheus.NewRegistry(), ln
+	if deps.Ping == nil {
+		deps.Ping = pool.Ping
+	}
+	deps.Registry, deps.Listener = prometheus.NewRegistry(), ln
 	w.b = New(slog.New(slog.NewTextHandler(logSink{t}, &slog.HandlerOptions{Level: slog.LevelWarn})), deps, cfg)
 	if deps.Mesh != nil {
 		w.b.feed.every = time.Hour

@@ -232,7 +232,7 @@ func TestPartsOfComposeFindEachOther(t *testing.T) {
 		}
 	}
 	// A connection for each that may be open at once, and some for people.
-	connections := len(brokers)*32 + len(gateways)*8
+	connections := len(brokers)*33 + len(gateways)*8
 	m := regexp.MustCompile(`max_connections=(\d+)`).FindStringSubmatch(strings.Join(c.Services["postgres"].words(), " "))
 	if m == nil {
 		t.Fatal("PostgreSQL has no max_connections")

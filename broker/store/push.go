@@ -101,6 +101,7 @@ func (s *Store) push(ctx context.Context, segs []Segment, wait bool) ([]PushVerd
 		return verdicts, nil
 	}
 	if err != nil {
+		s.strays.note(conn)
 		return nil, err
 	}
 	if answered != n {

@@ -8,8 +8,8 @@
 // Ordering: offsets of a partition are gapless and their created_at never falls; both are decided under the row lock
 // of the partition. Durability: a nil error means committed, and confirmed by the standby where PostgreSQL waits for one. Statements that commit are not cancelled by their
 // context (design.md 5.10): a cancel could hit a commit that waits for its standby and would leave the outcome
-// unknown. Their bounds are the session's statement_timeout and lock_timeout; the context only bounds the wait for a
-// free connection. Reads obey their context throughout.
+// unknown. Their bounds are the session's statement_timeout and lock_timeout, and pg.Watch where a server stands still with its
+// timeouts; the context only bounds the wait for a free connection. Reads obey their context throughout.
 //
 // Errors are *wire.Error: verdicts with their own code, everything else DatabaseUnavailable or Internal with an
 // outcome, none or unknown.
@@ -30,7 +30,8 @@ import (
 
 // Store runs every SQL statement on messages, cursors and leases. Safe for concurrent use.
 type Store struct {
-	pool *pgxpool.Pool
+	pool   *pgxpool.Pool
+	strays strays
 	options
 }
 

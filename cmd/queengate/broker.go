@@ -29,7 +29,7 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 	if err != nil {
 		return err
 	}
-	defer database.pool.Close()
+	defer database.close()
 	ln, err := listen(ctx, "broker.addr", c.Broker.Addr)
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func runBroker(ctx context.Context, in *invocation) (ended error) {
 		return err
 	}
 	defer func() { ended = errors.Join(ended, closeSpool()) }()
-	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{log: log, keys: keys, pool: database.pool, reg: reg, ln: ln, local: local, mesh: m, spool: disk, tracer: tracer})
+	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{log: log, keys: keys, pool: database.pool, watch: database.watch, reg: reg, ln: ln, local: local, mesh: m, spool: disk, tracer: tracer})
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,7 @@ func look(ctx context.Context, key string, pool *pgxpool.Pool) error {
 // say so. What no waiting cures fails the start.
 type queueDatabase struct {
 	pool   *pgxpool.Pool
+	watch  *pg.Watch
 	schema schema
 	log    *slog.Logger
 
@@ -68,7 +69,8 @@ type queueDatabase struct {
 func openQueues(ctx context.Context, log *slog.Logger, c *config) (*queueDatabase, error) {
 	at := c.queues()
 	at.TimelineFile, at.Log = c.Broker.timelines(), log
-	d := &queueDatabase{schema: schema{migrations.Broker, at}, log: log, migrate: c.Broker.Migrate}
+	d := &queueDatabase{schema: schema{migrations.Broker, at}, log: log, migrate: c.Broker.Migrate, watch: new(pg.Watch)}
+	at.Watch = d.watch
 	at.Admit = func(ctx context.Context, conn *pgconn.PgConn) error {
 		return migrations.Check(ctx, conn, migrations.Broker)
 	}
@@ -81,10 +83,15 @@ func openQueues(ctx context.Context, log *slog.Logger, c *config) (*queueDatabas
 	case passing(err):
 		log.Warn("the database is away: the broker starts without it and is not ready", "err", err)
 	default:
-		d.pool.Close()
+		d.close()
 		return nil, err
 	}
 	return d, nil
+}
+
+func (d *queueDatabase) close() {
+	d.watch.Close()
+	d.pool.Close()
 }
 
 // prepare migrates, if that is still to be done, and looks whether the database answers.

@@ -26,6 +26,7 @@ import (
 	"github.com/queengate/queengate/internal/bearer"
 	"github.com/queengate/queengate/internal/datadir"
 	"github.com/queengate/queengate/internal/obs"
+	"github.com/queengate/queengate/internal/pg"
 	"github.com/queengate/queengate/internal/spool"
 	"github.com/queengate/queengate/internal/tracing"
 	"github.com/queengate/queengate/plans"
@@ -110,6 +111,7 @@ type brokerParts struct {
 	log   *slog.Logger
 	keys  map[string]ed25519.PublicKey // of the gateways
 	pool  *pgxpool.Pool
+	watch *pg.Watch // over the database of pool
 	reg   *prometheus.Registry
 	ln    net.Listener
 	local net.Listener // nil: no socket
@@ -149,7 +151,7 @@ func newBroker(c *brokerConfig, pops time.Duration, with brokerParts) (*broker.B
 		return nil, usageError{err}
 	}
 	return broker.New(log, broker.Deps{
-		Store: store.New(with.pool, store.LeaseAsyncCommit(c.LeaseAsync)), Ping: with.pool.Ping, Registry: with.reg, Listener: with.ln, Socket: with.local,
+		Store: store.New(with.pool, store.LeaseAsyncCommit(c.LeaseAsync)), Ping: with.watch.Ping, Cut: with.watch.Cut, Registry: with.reg, Listener: with.ln, Socket: with.local,
 		Mesh: with.mesh, Spool: with.spool, Tracer: with.tracer,
 	}, cfg), nil
 }

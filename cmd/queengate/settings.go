@@ -187,7 +187,7 @@ func settings(c *config) *conf.Set {
 	s.Enum(&c.Control.TLS, "control_tls", "postgres.tls for the control database, when that is another.", tlsModes, existingControl.tls())
 	s.Text(&c.Control.CA, "control_tls_ca", "postgres.tls_ca for the control database, when that is another.", conf.Env("PXDB_SSL_ROOT_CERT"))
 	s.Duration(&c.StatementTimeout, "statement_timeout", "When the database ends a statement of a broker; statement_timeout in the address wins.", time.Second, 10*time.Minute, milliseconds("QUEEN_STMT_TIMEOUT_MS", time.Second))
-	conf.Int(s, &c.BrokerPool, "broker_pool", "Connections of a broker.", 4, 1000, conf.Env("DB_POOL_SIZE"))
+	conf.Int(s, &c.BrokerPool, "broker_pool", "Connections of a broker, besides one that asks whether the database answers.", 4, 1000, conf.Env("DB_POOL_SIZE"))
 	conf.Int(s, &c.ControlPool, "control_pool", "Connections of a gateway to the control database.", 2, 1000, conf.Env("PXDB_POOL_SIZE"))
 	s.Check(func() error { return c.Postgres.check("") })
 	s.Check(func() error { return c.Control.check("control_") })

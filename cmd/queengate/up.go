@@ -25,6 +25,7 @@ import (
 	"github.com/queengate/queengate/internal/httpkit"
 	"github.com/queengate/queengate/internal/memory"
 	"github.com/queengate/queengate/internal/obs"
+	"github.com/queengate/queengate/internal/pg"
 	"github.com/queengate/queengate/internal/run"
 	"github.com/queengate/queengate/proxy"
 	"github.com/queengate/queengate/tls"
@@ -208,11 +209,14 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 		return err
 	}
 	defer control.Close()
-	queues, err := openPool(ctx, "postgres.dsn", c.queues(), c.BrokerPool, "queengate-broker")
+	watch, at := new(pg.Watch), c.queues()
+	at.Watch = watch
+	queues, err := openPool(ctx, "postgres.dsn", at, c.BrokerPool, "queengate-broker")
 	if err != nil {
 		return err
 	}
 	defer queues.Close()
+	defer watch.Close()
 	brokerURL := "http://" + reachable(u.listeners.broker)
 	if err := u.minds(ctx, control, brokerURL); err != nil {
 		return err
@@ -244,7 +248,7 @@ func (u *up) serve(ctx context.Context, began time.Time) (ended error) {
 	defer func() { ended = errors.Join(ended, closeSpool()) }()
 	b, err := newBroker(&c.Broker, c.PopTimeout, brokerParts{
 		log: u.log.With("part", "broker"), keys: map[string]ed25519.PublicKey{wire.KeyID(public): public},
-		pool: queues, reg: reg, ln: u.listeners.broker, local: u.listeners.socket, spool: disk, tracer: brokerTracer,
+		pool: queues, watch: watch, reg: reg, ln: u.listeners.broker, local: u.listeners.socket, spool: disk, tracer: brokerTracer,
 	})
 	if err != nil {
 		return err

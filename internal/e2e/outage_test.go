@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +40,7 @@ type crowd struct {
 	down    chan struct{} // closed before the database goes: outcomes may be unknown from then on
 	produce context.Context
 	consume context.Context
+	open    [2]atomic.Int64 // requests without an answer: begun before down was closed, and after
 
 	mu       sync.Mutex // guards all below
 	stored   map[string]bool
@@ -56,11 +58,22 @@ func (c *crowd) isDown() bool {
 	}
 }
 
+// call sends a request through gateway n.
+func (c *crowd) call(ctx context.Context, n int, method, path string, body any) (reply, error) {
+	open := &c.open[0]
+	if c.isDown() {
+		open = &c.open[1]
+	}
+	open.Add(1)
+	defer open.Add(-1)
+	return c.f.call(ctx, n, method, path, body)
+}
+
 // write repeats a write until it succeeds: after 503 with outcome none, and after an unknown outcome once the database
 // has gone; doubtful says that an attempt before the last one may have done it. Anything else is an error of the test.
 func (c *crowd) write(n int, path string, body any) (_ reply, doubtful, ok bool) {
 	for c.f.t.Context().Err() == nil {
-		r, err := c.f.call(context.Background(), n, "POST", path, body)
+		r, err := c.call(context.Background(), n, "POST", path, body)
 		if err != nil {
 			c.f.t.Errorf("%s: %v", path, err)
 			return r, doubtful, false
@@ -108,7 +121,7 @@ func (c *crowd) producer(n int) {
 func (c *crowd) consumer(n int) {
 	queue := fmt.Sprint("load", n)
 	for c.consume.Err() == nil && !c.f.t.Failed() {
-		r, err := c.f.call(c.consume, n, "GET", "/api/v1/pop/queue/"+queue+"?wait=true&timeout=1000&batch=50&partitions=2&consumerGroup=g&subscriptionMode=all", nil)
+		r, err := c.call(c.consume, n, "GET", "/api/v1/pop/queue/"+queue+"?wait=true&timeout=1000&batch=50&partitions=2&consumerGroup=g&subscriptionMode=all", nil)
 		if err != nil {
 			if c.consume.Err() == nil {
 				c.f.t.Errorf("pop: %v", err)
@@ -219,6 +232,8 @@ func underLoad(t *testing.T, goes, comes func(*pgtest.Server)) {
 			return metric(t, "http://"+g.ops+"/metrics", "queengate_proxy_broker_up", `probe="readyz"`) == 0
 		})
 	}
+	// Before the database is back, however it is away: its statement_timeout stands still with it.
+	eventually(t, 20*time.Second, "what was in flight to be answered", func() bool { return c.open[0].Load() == 0 })
 	f.duringOutage(held)
 	more("pushes into the spools")
 	for ready := true; ready && time.Since(stopped) < outage(t); {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -26,6 +27,7 @@ type fence struct {
 	memory   memory
 	log      *slog.Logger
 	poolers  poolers
+	heard    atomic.Int64 // when the server last said something, on whatever line
 
 	admission sync.Mutex // held while a life is looked at for the first time
 
@@ -58,7 +60,7 @@ func newFence(c *Config) (*fence, error) {
 // one makes pgx try the next.
 func (f *fence) guard(pc *pgxpool.Config) {
 	cc := pc.ConnConfig
-	validate, notice, prepare := cc.ValidateConnect, cc.OnNotice, pc.PrepareConn
+	validate, notice, prepare, before := cc.ValidateConnect, cc.OnNotice, pc.PrepareConn, pc.BeforeConnect
 	f.poolers.config = cc.Config.Copy()
 	cc.ValidateConnect = func(ctx context.Context, c *pgconn.PgConn) error {
 		if validate != nil {
@@ -76,6 +78,15 @@ func (f *fence) guard(pc *pgxpool.Config) {
 			notice(c, n)
 		}
 	}
+	pc.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
+		if before != nil {
+			if err := before(ctx, c); err != nil {
+				return err
+			}
+		}
+		f.lay(&c.Config)
+		return nil
+	}
 	pc.PrepareConn = func(ctx context.Context, c *pgx.Conn) (bool, error) {
 		if s := sessionOf(c.PgConn()); s != nil && s.replaced.Load() {
 			return false, nil
@@ -90,7 +101,7 @@ func (f *fence) guard(pc *pgxpool.Config) {
 // meet lets a new session in, or says why not. What is set for the session is set last: under a pooler that hands
 // sessions around it would be set for others.
 func (f *fence) meet(ctx context.Context, c *pgconn.PgConn) error {
-	id, direct, err := identify(ctx, c)
+	id, backend, direct, err := identify(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -109,7 +120,7 @@ func (f *fence) meet(ctx context.Context, c *pgconn.PgConn) error {
 	if _, err := c.Exec(ctx, f.settings).ReadAll(); err != nil {
 		return fmt.Errorf("set up the session: %w", err)
 	}
-	return f.enter(c, &session{life: life, id: id})
+	return f.enter(c, &session{life: life, id: id, backend: backend})
 }
 
 // pass numbers the life, unless a later primary has been met. A timeline that is new is remembered before anything is
@@ -194,11 +205,14 @@ func (f *fence) enter(c *pgconn.PgConn, s *session) error {
 		default:
 		}
 	}
-	line := c.Conn()
-	if t, ok := line.(*tls.Conn); ok {
-		line = t.NetConn() // TLS says good-bye first, and waits for whoever is writing
+	conn := c.Conn()
+	if t, ok := conn.(*tls.Conn); ok {
+		conn = t.NetConn() // TLS says good-bye first, and waits for whoever is writing
 	}
-	f.links[s] = link{line, c.CleanupDone()}
+	if s.line, _ = conn.(*line); s.line != nil {
+		s.line.begin()
+	}
+	f.links[s] = link{conn, c.CleanupDone()}
 	c.CustomData()[sessionKey] = s
 	return nil
 }

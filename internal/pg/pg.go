@@ -69,6 +69,8 @@ type Config struct {
 	// Admit looks at each life of the database once, on its first session and before anything else is done in it. With
 	// an error there is no session; the next one asks again.
 	Admit func(context.Context, *pgconn.PgConn) error
+	// Watch is made the watch over the pool's database, with a session besides MaxConn. nil: none.
+	Watch *Watch
 	Log   *slog.Logger // failovers, and a TimelineFile that cannot be written; nil: not said
 }
 
@@ -113,6 +115,9 @@ func Parse(c Config) (*pgxpool.Config, error) {
 	}
 	f.settings = c.settings(pc.ConnConfig.RuntimeParams)
 	f.guard(pc)
+	if c.Watch != nil {
+		c.Watch.fence, c.Watch.config = f, pc.ConnConfig.Config.Copy()
+	}
 	return pc, nil
 }
 

@@ -34,7 +34,7 @@ type identity struct {
 // name the one before until a promoted server has made its first checkpoint.
 const whoami = `SELECT system_identifier, extract(epoch FROM pg_postmaster_start_time()),
 CASE WHEN NOT pg_is_in_recovery() THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END,
-pg_backend_pid()
+pg_backend_pid(), (SELECT ` + BackendName + ` FROM pg_stat_activity WHERE pid = pg_backend_pid())
 FROM pg_control_system()`
 
 // session is what we remember of a connection. It belongs to whoever holds the connection, but for replaced.
@@ -43,6 +43,8 @@ type session struct {
 	id          identity
 	unconfirmed bool        // a commit was not confirmed by the standby: see Confirmed
 	replaced    atomic.Bool // a later primary has been met
+	backend     string      // see BackendOf
+	line        *line       // nil: of a connection that was dialled past us
 }
 
 const sessionKey = "queengate.session"
@@ -69,22 +71,35 @@ func TimelineOf(conn *pgx.Conn) uint32 {
 	return 0
 }
 
-// identify asks a new session whose it is, and whether it goes to the server itself or to a pooler: those make up the
+// BackendOf names the process of the server that the session of conn has, as backends of pg_stat_activity are named by
+// BackendName; "" for a connection that Parse did not configure.
+func BackendOf(conn *pgx.Conn) string {
+	if s := sessionOf(conn.PgConn()); s != nil {
+		return s.backend
+	}
+	return ""
+}
+
+// BackendName is the SQL of a name for a row of pg_stat_activity that no other process of the same life has.
+const BackendName = `pid || '@' || coalesce(extract(epoch FROM backend_start)::text, '')`
+
+// identify asks a new session whose it is, which process of the server it has, and whether it goes to the server itself or to
+// a pooler: those make up the
 // process id that a session is told when it begins.
-func identify(ctx context.Context, c *pgconn.PgConn) (id identity, direct bool, err error) {
+func identify(ctx context.Context, c *pgconn.PgConn) (id identity, backend string, direct bool, err error) {
 	row, err := only(ctx, c, whoami)
 	if err != nil {
-		return id, false, fmt.Errorf("ask for the timeline: %w", err)
+		return id, "", false, fmt.Errorf("ask for the timeline: %w", err)
 	}
 	if row[2] == nil {
-		return id, false, errors.New("the server is a standby")
+		return id, "", false, errors.New("the server is a standby")
 	}
 	timeline, err := strconv.ParseUint(string(row[2]), 10, 32)
 	if err != nil {
-		return id, false, fmt.Errorf("ask for the timeline: %w", err)
+		return id, "", false, fmt.Errorf("ask for the timeline: %w", err)
 	}
 	id = identity{system: string(row[0]), started: string(row[1]), timeline: uint32(timeline)}
-	return id, string(row[3]) == strconv.FormatUint(uint64(c.PID()), 10), nil
+	return id, string(row[4]), string(row[3]) == strconv.FormatUint(uint64(c.PID()), 10), nil
 }
 
 // only runs a statement that answers with one row of text.
