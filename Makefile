@@ -40,7 +40,7 @@ rel: ## the reliability run: all workloads under all faults, judged (two minutes
 	@scripts/need.sh postgres
 	cd deploy/rel && go run ./cmd/rel run $(ARGS)
 
-rel-gateway: ## the same for gateways: limits, slots, walls and pools of fleets (under five minutes); ARGS="-part ci" takes three
+rel-gateway: ## the same for gateways: limits, slots, walls and pools of fleets (four minutes); ARGS="-part ci" takes some
 	@scripts/need.sh postgres redis
 	cd deploy/rel && go run ./cmd/rel gate $(ARGS)
 

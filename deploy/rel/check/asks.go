@@ -29,7 +29,7 @@ type gates struct {
 	parked   []parked
 	cuts     []cut
 	offers   []offer
-	rests    []*hist.RestNote
+	rests    []*rest
 	pools    map[string]*hist.PoolNote // the last one, by gateway
 	polls    []*ask                    // of all clusters
 	absences []*absence
@@ -37,7 +37,7 @@ type gates struct {
 
 type (
 	edit struct {
-		at int64
+		at, made int64 // when it was begun, and when the control database had it
 		hist.Limits
 	}
 	truth struct {
@@ -55,6 +55,10 @@ type (
 	offer struct {
 		at int64
 		*hist.OfferNote
+	}
+	rest struct {
+		at int64
+		*hist.RestNote
 	}
 )
 
@@ -81,7 +85,6 @@ func (j *judge) asked(o *operation, e *hist.Event, a *hist.AskArgs) {
 	if a.Does == hist.DoesPoll {
 		g.polls = append(g.polls, x)
 	}
-	j.ordered(x)
 	j.walled(x)
 }
 
@@ -93,7 +96,12 @@ func (j *judge) gateNote(e *hist.Event) {
 		if g.edits == nil {
 			g.edits = map[string][]edit{}
 		}
-		g.edits[n.Cluster] = append(g.edits[n.Cluster], edit{at, n.Limits})
+		all := g.edits[n.Cluster]
+		if last := len(all) - 1; n.Made && last >= 0 {
+			all[last].made = at
+		} else {
+			g.edits[n.Cluster] = append(all, edit{at, at, n.Limits})
+		}
 	case *hist.TruthNote:
 		if g.truths == nil {
 			g.truths = map[string][]truth{}
@@ -106,7 +114,7 @@ func (j *judge) gateNote(e *hist.Event) {
 	case *hist.OfferNote:
 		g.offers = append(g.offers, offer{at, n})
 	case *hist.RestNote:
-		g.rests = append(g.rests, n)
+		g.rests = append(g.rests, &rest{at, n})
 	case *hist.PoolNote:
 		j.pooled(n)
 	case *hist.LeakNote:
@@ -125,6 +133,9 @@ func (j *judge) gateways() {
 		j.slots(c, asks)
 		j.caps(c)
 		j.noisy(c, asks)
+		for _, a := range asks {
+			j.ordered(a)
+		}
 	}
 	j.gauges()
 	j.rests()

@@ -23,7 +23,7 @@ func (j *judge) caps(c *hist.Cluster) {
 			}
 		}
 		if t.Full && (t.Queues < l.Queues || t.Partitions < l.Partitions) {
-			j.bad(C5, nil, "%s has %d queues and %d partitions, and cannot get to its %d and %d", c.Name, t.Queues, t.Partitions, l.Queues, l.Partitions)
+			j.late(C5, t.at-int64(filled), t.at, nil, "%s has %d queues and %d partitions, and cannot get to its %d and %d", c.Name, t.Queues, t.Partitions, l.Queues, l.Partitions)
 		}
 	}
 	j.room(c)
@@ -36,6 +36,8 @@ const (
 	told, givenBack = 2 * time.Second, 250 * time.Millisecond
 	// reserved is how long a name counts that nobody knows to have been made: its gateway may be dead.
 	reserved = 65 * time.Second
+	// filled is for how long clients try to go to the caps, at most.
+	filled = 6 * time.Second
 )
 
 // room judges C5 the other way: none is refused for a count while there is room, so what was deleted counts no more, and
@@ -72,7 +74,7 @@ func (j *judge) room(c *hist.Cluster) {
 		}
 		j.rules[C5].checked++
 		if there < int64(n.most) {
-			j.bad(C5, []int64{a.op}, "%s: %s was refused for its %s, of which there were %d of %d at most, for %s", c.Name, a.Does, a.answer.Limit, there, n.most, told)
+			j.late(C5, a.inv-int64(told), a.ret, []int64{a.op}, "%s: %s was refused for its %s, of which there were %d of %d at most, for %s", c.Name, a.Does, a.answer.Limit, there, n.most, told)
 		}
 	}
 }
@@ -147,7 +149,7 @@ func (j *judge) retainedBytes(c *hist.Cluster) {
 		if a.Does != hist.DoesPush {
 			j.bad(C6, []int64{a.op}, "%s: %s was refused for retained bytes", c.Name, a.Does)
 		} else if top, seen := highest(truths, a.inv-int64(measured), a.ret, func(t truth) int64 { return t.Bytes }); seen && top+2*largest < most*9/10 && j.faults.quiet(a.inv-int64(measured), a.ret) {
-			j.bad(C6, []int64{a.op}, "%s: a push was refused for retained bytes, and for %s it had held %d of %d at most", c.Name, measured, top, most)
+			j.late(C6, a.inv-int64(measured), a.ret, []int64{a.op}, "%s: a push was refused for retained bytes, and for %s it had held %d of %d at most", c.Name, measured, top, most)
 		}
 	}
 }

@@ -6,10 +6,11 @@
 // messages (about 250 bytes for one that is pushed, popped and read), except for the searches of LIN and T3, which are
 // bounded and answer UNKNOWN when the bound is met.
 //
-// There are three verdicts. FAIL names a promise that was broken and the operations that show it. PASS says that every
+// There are four verdicts. FAIL names a promise that was broken and the operations that show it. PASS says that every
 // promise that the workloads of the run touch was tested on at least one fact, and held. Anything that stands between the
 // two (floors not reached, a fault that was never seen to work, a history that is cut, a machine too noisy) is UNKNOWN
-// with its reason, and UNKNOWN never counts as a pass.
+// with its reason, and UNKNOWN never counts as a pass. NOT JUDGED is UNKNOWN for the only reason that something was late, or
+// too little, while the machine was busy with other things; what the run itself spends is no excuse.
 //
 // What the judge relies on: stamps are of one monotonic clock and enclose the operation; labels are those of package
 // hist. Where it cannot know, it errs on the side of the product: a lease is taken to be held only as long as it surely

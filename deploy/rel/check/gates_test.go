@@ -1,6 +1,8 @@
 package check
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +54,15 @@ func (s *story) flood(lasts, every int64) {
 	}
 }
 
+// edit changes the rate of the plan.
+func (s *story) edit(rate float64) {
+	n := hist.PlanNote{Cluster: "c", Limits: hist.Limits{RequestRate: rate, RequestBurst: 5}}
+	s.noted(hist.Edit, &n)
+	s.now += 50 * ms
+	n.Made = true
+	s.noted(hist.Edit, &n)
+}
+
 // times are requests of a victim that take so long.
 func (s *story) times(part string, took int64) {
 	for range 60 {
@@ -94,6 +105,19 @@ var badGates = []bad{
 			s.let(hist.AskArgs{})
 		}
 	}, "and 5.2 are allowed"},
+	{"an edit that gateways have heard of gives more than its plan", C1, nil, func(s *story) {
+		s.behind(tenASecond)
+		f := hist.Fault{Name: "N23", Action: "cut", Target: "control", Effect: "felt"}
+		s.fault(1, hist.FaultBegins, f)
+		s.fault(1, hist.FaultObserved, f)
+		s.edit(1)
+		s.now += 4 * second
+		s.fault(1, hist.FaultEnds, f)
+		s.now += 4 * second
+		for range 7 {
+			s.let(hist.AskArgs{})
+		}
+	}, "6 requests were admitted"},
 	{"an absence of Redis gives more than a burst", C1, nil, func(s *story) {
 		s.behind(tenASecond)
 		f := hist.Fault{Name: "N20", Action: "kill-9", Target: "redis", Effect: "gone"}
@@ -284,6 +308,13 @@ var badGates = []bad{
 		s.refuse(401, hist.AskArgs{Key: "k"}, hist.AskAnswer{})
 		s.let(hist.AskArgs{Key: "k"})
 	}, "was revoked at"},
+	{"a key outlives its revocation for longer than any machine is busy", Y1, nil, func(s *story) {
+		s.behind(hist.Cluster{})
+		s.let(hist.AskArgs{Key: "k"})
+		s.noted(hist.Cut, &hist.CutNote{Cluster: "c", Key: "k", How: "key"})
+		s.now += 7 * second
+		s.let(hist.AskArgs{Key: "k"})
+	}, "was revoked at"},
 	{"a lost notification is not made up for", Y1, nil, func(s *story) {
 		s.behind(hist.Cluster{})
 		f := hist.Fault{Name: "N23", Action: "mute", Target: "control", Effect: "felt"}
@@ -312,6 +343,12 @@ var badGates = []bad{
 		s.behind(hist.Cluster{Workload: "G6-turns"})
 		s.times("solo", 5*ms)
 		s.times("beside", 70*ms)
+		s.noted(hist.Offer, &hist.OfferNote{Cluster: "c", Requests: 100, Seconds: 6, MedianMs: 180})
+	}, "beside a noisy neighbour"},
+	{"a victim waits as long as its neighbour", I2, nil, func(s *story) {
+		s.behind(hist.Cluster{Workload: "G6-turns"})
+		s.times("solo", 5*ms)
+		s.times("beside", 170*ms)
 		s.noted(hist.Offer, &hist.OfferNote{Cluster: "c", Requests: 100, Seconds: 6, MedianMs: 180})
 	}, "beside a noisy neighbour"},
 	{"a broker that failed is waited for until it is back", P2, pooled, func(s *story) {
@@ -367,6 +404,7 @@ func TestGatewaysThatKeepTheirPromises(t *testing.T) {
 	c.Limits.Parked, c.Limits.RetainedBytes, c.Canary = 1, 1000, "mine"
 	s.behind(c)
 	s.flood(10*second, 100*ms)
+	s.refuse(403, hist.AskArgs{Does: hist.DoesPush, Bytes: 10, Want: "403 storage_quota_exceeded storage"}, hist.AskAnswer{Code: "storage_quota_exceeded", Limit: "storage"})
 	s.refuse(429, hist.AskArgs{Part: "lone"}, hist.AskAnswer{Limit: "req", RetryAfter: 1, RetryMs: 90})
 	s.now += second
 	s.let(hist.AskArgs{Part: "lone"})
@@ -452,7 +490,7 @@ func TestATariffWhileAnEditSpreads(t *testing.T) {
 		"up":   {20, 100 + 200},
 		"down": {5, 120 + 40},
 	} {
-		tar := b.tariff(c, []edit{{10 * second, hist.Limits{RequestRate: x.rate, RequestBurst: 5}}})
+		tar := b.tariff(c, []edit{{10 * second, 10 * second, hist.Limits{RequestRate: x.rate, RequestBurst: 5}}}, (&judge{}).heard)
 		if got := tar.refill(20 * second); got != x.want {
 			t.Errorf("%s: %v in 20 s, want %v", name, got, x.want)
 		}
@@ -462,5 +500,164 @@ func TestATariffWhileAnEditSpreads(t *testing.T) {
 		if _, ok := tar.steady(13*second, 14*second); !ok {
 			t.Errorf("%s: two plans are in force for ever", name)
 		}
+	}
+}
+
+// A plan may be in force for as long as gateways cannot hear that it was edited, and however many edits there are meanwhile.
+func TestAnEditThatNobodyCanHearOf(t *testing.T) {
+	t.Parallel()
+	s := tell(t)
+	s.behind(tenASecond)
+	f := hist.Fault{Name: "N23", Action: "cut", Target: "control", Effect: "felt"}
+	s.fault(1, hist.FaultBegins, f)
+	s.fault(1, hist.FaultObserved, f)
+	s.edit(1)
+	s.now += 2 * second
+	s.edit(2)
+	for range 40 {
+		s.let(hist.AskArgs{})
+		s.now += 98 * ms
+	}
+	s.fault(1, hist.FaultEnds, f)
+	for range 20 {
+		s.let(hist.AskArgs{})
+		s.now += 98 * ms
+	}
+	if rules, texts := red(s.judge()); len(rules) > 0 {
+		t.Fatalf("red: %v\n%v", rules, texts)
+	}
+}
+
+// A busy machine may hear of an edit later, and goes by the old plan until then.
+func TestAnEditThatIsHeardOfLate(t *testing.T) {
+	t.Parallel()
+	for others, want := range map[float64]Verdict{0: Fail, 0.5: Pass} {
+		s := tell(t)
+		s.behind(tenASecond)
+		s.edit(1)
+		for range 50 {
+			s.let(hist.AskArgs{})
+			s.now += 98 * ms
+		}
+		s.noted(hist.Machine, &hist.MachineNote{ForMs: s.now / ms, Others: others, Wait: 0.9})
+		for _, r := range s.judge().Rules {
+			if r.Rule == C1.String() && r.Verdict != want {
+				t.Errorf("beside others that have %v: %s, want %s: %v", others, r.Verdict, want, r.First)
+			}
+		}
+	}
+}
+
+// What Redis has lost, or gateways could not hear of, is no reason to refuse.
+func TestAReasonToRefuseThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fault  hist.Fault
+		checks int64
+	}{
+		"Redis has lost it":     {hist.Fault{Name: "N20", Action: "kill-9", Target: "redis"}, 0},
+		"Redis was slow":        {hist.Fault{Name: "N20", Action: "slow", Target: "redis"}, 1},
+		"nobody could hear":     {hist.Fault{Name: "N23", Action: "cut", Target: "control"}, 1},
+		"a gateway was stopped": {hist.Fault{Name: "N2", Action: "pause", Target: "gw1"}, 2},
+	} {
+		s := tell(t)
+		s.behind(hist.Cluster{})
+		s.fault(1, hist.FaultBegins, c.fault)
+		s.fault(1, hist.FaultObserved, c.fault)
+		s.fault(1, hist.FaultEnds, c.fault)
+		for range 2 {
+			s.now += 6 * second
+			s.refuse(429, hist.AskArgs{Want: "429 rate_limited req"}, hist.AskAnswer{Code: "rate_limited", Limit: "req"})
+		}
+		for _, r := range s.judge().Rules {
+			if r.Rule == C7.String() && r.Checked != c.checks {
+				t.Errorf("%s: %d refusals were judged, want %d", name, r.Checked, c.checks)
+			}
+		}
+	}
+}
+
+// A bucket runs over while nobody has an answer, and what is lost so is nobody's fault. A rate that is not to be had is one on
+// a machine that stands still, too.
+func TestAMachineThatStandsStillUsesNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		every int64
+		want  Verdict
+	}{"what there is": {100 * ms, Pass}, "less": {125 * ms, Fail}} {
+		s := tell(t)
+		s.behind(tenASecond)
+		for range 9 {
+			s.flood(700*ms, c.every)
+			s.now += 300 * ms // in which three requests get lost
+		}
+		for _, r := range s.judge().Rules {
+			if r.Rule == C2.String() && (r.Verdict != c.want || r.Checked == 0) {
+				t.Errorf("%s: %s after %d facts, want %s: %v", name, r.Verdict, r.Checked, c.want, r.First)
+			}
+		}
+	}
+}
+
+// Gateways that decide alone now and then are judged; those that do so most of the time leave C1 open.
+func TestGatewaysThatDecideAlone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		alone int64
+		want  Verdict
+	}{"now and then": {second, Pass}, "mostly": {6 * second, Unknown}} {
+		s := tell(t)
+		s.behind(hist.Cluster{Limits: hist.Limits{RequestRate: 10, RequestBurst: 5}})
+		for end := s.now + 10*second; s.now < end; s.now += 498 * ms {
+			mode := "enforce"
+			if end-s.now < c.alone {
+				mode = "local"
+			}
+			s.request(1, hist.AskArgs{}).ok(&hist.AskAnswer{Mode: mode})
+		}
+		for _, r := range s.judge().Rules {
+			if r.Rule == C1.String() && r.Verdict != c.want {
+				t.Errorf("%s: %s, want %s: %s", name, r.Verdict, c.want, r.Reason)
+			}
+		}
+	}
+}
+
+// The histories above that a busy machine explains. All others turn their rule red on any.
+var explained = []string{
+	"a poll too many waits", "a slot is lost", "a gauge counts a client that is gone", "a broker waits for nobody",
+	"a slot is lost while a broker stands still",
+	"goroutines stay behind", "descriptors stay behind",
+	"a place is lost", "a deleted queue counts", "a block is not released",
+	"a neighbour is felt", "a neighbour waits, and the victim more",
+	"a key outlives its revocation", "a key comes back to life", "a lost notification is not made up for",
+	"a gateway that starts without its control database serves nobody",
+	"a broker that failed is waited for until it is back", "a broker that failed is asked", "a broker that failed is waited for",
+	"what is under way at a broker that failed waits for it",
+}
+
+func TestWhatABusyMachineExplainsOfGateways(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for _, b := range badGates {
+		want := Fail
+		if slices.Contains(explained, b.name) {
+			want = NotJudged
+			found++
+		}
+		s := tell(t, b.queues...)
+		b.tell(s)
+		s.noted(hist.Machine, &hist.MachineNote{ForMs: s.now / ms, LateMs: 20, Others: 0.6, Wait: 0.9})
+		for _, r := range s.judge().Rules {
+			if r.Rule != b.rule.String() {
+				continue
+			}
+			if r.Verdict != want || want == NotJudged && (r.Unjudged == 0 || !strings.Contains(r.Reason, b.says)) {
+				t.Errorf("%s, beside others: %s is %s (%s), want %s", b.name, r.Rule, r.Verdict, r.Reason, want)
+			}
+		}
+	}
+	if found != len(explained) {
+		t.Errorf("%d of %d histories are told", found, len(explained))
 	}
 }

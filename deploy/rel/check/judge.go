@@ -30,19 +30,22 @@ type finding struct {
 	broken     int64
 	violations []violation // the first ones
 	unknown    string      // why it could not be decided
+	unjudged   int64       // facts that were not judged, because the machine was busy
+	busy       string      // the first of them, and what the machine was like
 }
 
 // judge is one reading of a history.
 type judge struct {
 	*book
-	rules  [ruleCount]finding
-	counts Counts
-	faults faults
-	live   liveness
-	gates  gates
-	clock  clock
-	phase  string
-	phases map[string]bool
+	rules   [ruleCount]finding
+	counts  Counts
+	faults  faults
+	live    liveness
+	gates   gates
+	clock   clock
+	machine machine
+	phase   string
+	phases  map[string]bool
 
 	under  map[int64]*operation // operations that have not come back
 	leases map[string]*lease
@@ -52,7 +55,6 @@ type judge struct {
 	txns   []*transaction
 	dead   letters
 	noise  []string // reasons for UNKNOWN that belong to no rule
-	busy   bool     // the machine was: times prove nothing
 	anew   bool     // a queue was deleted: offsets began anew, see excuse
 }
 
@@ -274,18 +276,18 @@ func (j *judge) note(e *hist.Event) {
 			j.bad(SQL, nil, "%s: %s", n.Name, n.Detail)
 		}
 	case *hist.NoiseNote:
-		j.busy = n.TimerP99Ms > busyMs
+		if n.TimerP99Ms > busyMs {
+			j.machine.always = fmt.Sprintf("a timer of 1 ms was late by %.0f ms at p99", n.TimerP99Ms)
+		}
 		if n.TimerP99Ms > noisyMs {
 			j.noise = append(j.noise, fmt.Sprintf("the machine is too noisy: a timer of 1 ms is late by %.0f ms at p99", n.TimerP99Ms))
 		}
+	case *hist.MachineNote:
+		j.machine.noted(int64(e.T), n)
 	default:
 		j.gateNote(e)
 	}
 }
-
-// How late a timer of 1 ms is at p99 on a machine that is too busy to be timed, and on one of which nothing is to be
-// learned. A quiet one is late by 1 to 3 ms.
-const busyMs, noisyMs = 25, 100
 
 // bad notes a violation. The operations are those that show it, the one to look at first in front.
 func (j *judge) bad(r Rule, ops []int64, format string, args ...any) {
@@ -334,4 +336,5 @@ func (j *judge) finish(opt Options) {
 	j.linear(opt)
 	j.gateways()
 	j.live.finish(j)
+	j.settleOvertime()
 }

@@ -40,7 +40,7 @@ func (j *judge) pool(o *operation, e *hist.Event) {
 				if last := f.observed + int64(foundOut+promptly); f.cutsOff() && over > last && int64(e.T) > f.observed {
 					j.rules[P2].checked++
 					if int64(e.T) > last {
-						j.bad(P2, []int64{e.Op}, "a push was under way until %s after %s had failed (%s)", clockTime(int64(e.T)-f.observed), f.Target, f.Action)
+						j.late(P2, f.observed, int64(e.T), []int64{e.Op}, "a push was under way until %s after %s had failed (%s)", clockTime(int64(e.T)-f.observed), f.Target, f.Action)
 					}
 				}
 				continue
@@ -52,9 +52,9 @@ func (j *judge) pool(o *operation, e *hist.Event) {
 			j.rules[P2].checked++
 			switch took := time.Duration(int64(e.T) - o.inv); {
 			case took > promptly:
-				j.bad(P2, []int64{e.Op}, "a push took %s, %s after %s had failed (%s)", took.Round(time.Millisecond), clockTime(o.inv-f.observed), f.Target, f.Action)
+				j.late(P2, f.observed, int64(e.T), []int64{e.Op}, "a push took %s, %s after %s had failed (%s)", took.Round(time.Millisecond), clockTime(o.inv-f.observed), f.Target, f.Action)
 			case e.Kind != hist.OK:
-				j.bad(P2, []int64{e.Op}, "a push ended in %d %s, %s after %s had failed (%s)", e.Status, e.Err, clockTime(o.inv-f.observed), f.Target, f.Action)
+				j.late(P2, f.observed, int64(e.T), []int64{e.Op}, "a push ended in %d %s, %s after %s had failed (%s)", e.Status, e.Err, clockTime(o.inv-f.observed), f.Target, f.Action)
 			}
 		}
 	}

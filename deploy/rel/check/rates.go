@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -12,7 +13,7 @@ import (
 )
 
 const (
-	// editTime is how long an edit of a plan may take to reach every gateway; meanwhile either plan may be in force.
+	// editTime is how long an edit of a plan may take to reach every gateway that hears of it; see heard.
 	editTime = 2 * time.Second
 	// cutOff is for how long a gateway may spend its part of the rate after it has lost Redis while others have not: it is
 	// missed after three seconds, and beats once a second. It counts as dead after eight, of which one may lie before the
@@ -23,9 +24,9 @@ const (
 	// sliceTime is how finely offered load is looked at, and leastTime the shortest load that says something of use.
 	sliceTime = 500 * time.Millisecond
 	leastTime = 4 * time.Second
-	// apart is how long after an answer that a gateway gave alone another is of the same absence of Redis, and lonely how
-	// many absences that nobody made a run may have: a machine that is busy has some.
-	apart, lonely = 2 * time.Second, 6
+	// absent is how long after an answer that a gateway gave alone another is of the same absence of Redis, and lonely the part
+	// of the time that absences which nobody made may take: what is let in meanwhile is judged by halves.
+	absent, lonely = 2 * time.Second, 0.25
 	// granule is how long tokens may lie about unasked for at either end of a load.
 	granule = 100 * time.Millisecond
 )
@@ -42,9 +43,11 @@ var buckets = []bucket{
 	{"messages", func(a *ask) float64 { return float64(a.Messages) }, func(l *hist.Limits) (float64, float64) { return l.MessageRate, l.MessageBurst }},
 }
 
-// tariff is what a bucket allows over time, at the most generous: while an edit spreads, the better of two plans.
+// tariff is what a bucket allows over time, at the most generous: while edits spread, the best of the plans that may be in
+// force.
 type tariff struct {
-	spans []span // in order; the last one has no end
+	spans  []span  // in the order of their begins; the last one has no end
+	pieces []piece // the best rate, from one moment to the next
 }
 
 // span is a time in which one plan may be in force.
@@ -53,31 +56,49 @@ type span struct {
 	rate, burst float64
 }
 
-func (b *bucket) tariff(c *hist.Cluster, edits []edit) *tariff {
+// piece is the best rate from a moment on, and what all rates have yielded until then.
+type piece struct {
+	from         int64
+	rate, yields float64
+}
+
+// tariff needs to know of each edit until when a gateway may not have heard of it.
+func (b *bucket) tariff(c *hist.Cluster, edits []edit, heard func(edit) int64) *tariff {
 	rate, burst := b.limit(&c.Limits)
-	t := &tariff{[]span{{0, never, rate, burst}}}
+	t := &tariff{spans: []span{{0, never, rate, burst}}}
 	for _, e := range edits {
 		rate, burst := b.limit(&e.Limits)
-		t.spans[len(t.spans)-1].to = e.at + int64(editTime)
+		t.spans[len(t.spans)-1].to = heard(e)
 		t.spans = append(t.spans, span{e.at, never, rate, burst})
+	}
+	var moments []int64
+	for _, s := range t.spans {
+		moments = append(moments, s.from, s.to)
+	}
+	slices.Sort(moments)
+	for _, at := range slices.Compact(moments) {
+		if at == never {
+			break
+		}
+		x := piece{from: at, yields: t.refill(at)}
+		for _, s := range t.spans {
+			if s.from <= at && at < s.to {
+				x.rate = max(x.rate, s.rate)
+			}
+		}
+		t.pieces = append(t.pieces, x)
 	}
 	return t
 }
 
 // refill is what the rate yields until a time, at the most.
-func (t *tariff) refill(until int64) (sum float64) {
-	at := int64(0)
-	for i := range t.spans {
-		s := &t.spans[i]
-		if i+1 < len(t.spans) && t.spans[i+1].rate > s.rate { // the better one counts from its first moment
-			s = &span{s.from, t.spans[i+1].from, s.rate, s.burst}
-		}
-		if to := min(until, s.to); to > at {
-			sum += s.rate * float64(to-at) / float64(second)
-			at = to
+func (t *tariff) refill(until int64) float64 {
+	for _, x := range slices.Backward(t.pieces) {
+		if x.from <= until {
+			return x.yields + x.rate*float64(until-x.from)/float64(second)
 		}
 	}
-	return sum
+	return 0
 }
 
 // burst is the largest that may be in force in a time.
@@ -117,14 +138,24 @@ func (j *judge) rates(c *hist.Cluster, asks []*ask) {
 		if rate, _ := b.limit(&c.Limits); rate == 0 {
 			continue
 		}
-		t := b.tariff(c, j.gates.edits[c.Name])
+		t := b.tariff(c, j.gates.edits[c.Name], j.heard)
 		admitted := slices.DeleteFunc(byInvocation(asks), func(a *ask) bool { return a.kind != hist.OK || b.cost(a) == 0 || a.Does == hist.DoesAck })
-		j.windows(c, b, t, admitted, 1, func(from, to int64, t *tariff) float64 { return j.allowance(from, to, b, t, asks) })
+		k := &savings{bucket: b, asks: asks}
+		j.windows(c, b, t, admitted, 1, func(from, to int64, t *tariff) float64 { return j.allowance(from, to, t, k) })
 		for _, f := range j.faults.all {
-			j.alone(c, b, t, asks, admitted, f)
+			j.alone(c, b, t, k, admitted, f)
 		}
 		j.utilisation(c, b, t, asks)
 	}
+}
+
+// heard is when the last gateway must know of an edit; until then either plan may be in force.
+func (j *judge) heard(e edit) int64 {
+	at := max(e.made+int64(editTime), j.due(e.made))
+	if at != never && j.machine.within(e.made, at) != "" {
+		at += int64(mostLate)
+	}
+	return at
 }
 
 // windows judges C1: whichever two moments one takes, what was surely admitted between them, which is what was sent after
@@ -168,7 +199,7 @@ func (j *judge) windows(c *hist.Cluster, b *bucket, t *tariff, admitted []*ask, 
 // allowance is what faults may add to a window: for each absence of Redis one burst, and to a window that begins within it
 // what every gateway may have saved up; and for a gateway that is cut off, or says that it decided alone though nobody had
 // cut it off, its part of the burst and of the rate.
-func (j *judge) allowance(from, to int64, b *bucket, t *tariff, asks []*ask) (sum float64) {
+func (j *judge) allowance(from, to int64, t *tariff, k *savings) (sum float64) {
 	n := float64(max(1, len(j.header.Topology.Gateways)))
 	burst, rate := t.burst(from, to), t.rate()
 	part := func(began, ended int64) float64 {
@@ -190,7 +221,7 @@ func (j *judge) allowance(from, to int64, b *bucket, t *tariff, asks []*ask) (su
 		default:
 			sum += burst
 			for _, node := range j.header.Topology.Gateways {
-				sum += saved(b, asks, node, burst/n, rate/n, f.began, from)
+				sum += k.saved(node, burst/n, rate/n, f.began, from)
 			}
 		}
 	}
@@ -202,17 +233,37 @@ func (j *judge) allowance(from, to int64, b *bucket, t *tariff, asks []*ask) (su
 	return sum
 }
 
-// saved is what a gateway that decides alone since a time may have saved up at another for batches that are more than its
-// part of the burst: not more than the largest that it was asked for, nor than its part of the rate has yielded.
-func saved(b *bucket, asks []*ask, node string, part, rate float64, since, at int64) float64 {
+// savings are what gateways that decide alone may have saved up for batches that are more than their part of the burst.
+type savings struct {
+	*bucket
+	asks []*ask
+	last map[asked]float64 // windows with one begin ask for the same over and over
+	at   int64
+}
+
+// asked is who was asked for batches, and since when.
+type asked struct {
+	node  string
+	since int64
+}
+
+// saved is what a gateway that is alone since a time may have saved up at another: not more than the largest batch that it was
+// asked for, nor than its part of the rate has yielded.
+func (k *savings) saved(node string, part, rate float64, since, at int64) float64 {
 	if at <= since {
 		return 0
 	}
-	largest := 0.0
-	for _, a := range asks {
-		if a.node == node && a.inv < at && a.ret > since {
-			largest = max(largest, b.cost(a))
+	if at != k.at || k.last == nil {
+		k.last, k.at = map[asked]float64{}, at
+	}
+	largest, known := k.last[asked{node, since}]
+	if !known {
+		for _, a := range k.asks {
+			if a.node == node && a.inv < at && a.ret > since {
+				largest = max(largest, k.cost(a))
+			}
 		}
+		k.last[asked{node, since}] = largest
 	}
 	return max(0, min(largest-part, rate*time.Duration(at-since).Seconds()))
 }
@@ -224,8 +275,11 @@ type absence struct{ from, to int64 }
 const reunited = 20 * time.Second
 
 // estranged reports whether a gateway decided alone in a time, or shortly before, though nobody had cut it off.
-func (j *judge) estranged(from, to int64) bool {
-	return slices.ContainsFunc(j.gates.absences, func(a *absence) bool { return a.from < to && a.to+int64(reunited) > from })
+func (j *judge) estranged(from, to int64) bool { return j.strayed(from, to, reunited) }
+
+// strayed reports whether a gateway decided alone in a time, or less than settled before, though nobody had cut it off.
+func (j *judge) strayed(from, to int64, settled time.Duration) bool {
+	return slices.ContainsFunc(j.gates.absences, func(a *absence) bool { return a.from < to && a.to+int64(settled) > from })
 }
 
 // absences finds those that no fault explains in what gateways said of each answer.
@@ -237,7 +291,7 @@ func (j *judge) absences() {
 				continue
 			}
 			x := last[a.node]
-			if x == nil || a.inv > x.to+int64(apart) || a.ret < x.from-int64(apart) {
+			if x == nil || a.inv > x.to+int64(absent) || a.ret < x.from-int64(absent) {
 				x = &absence{a.inv, a.ret}
 				last[a.node] = x
 				j.gates.absences = append(j.gates.absences, x)
@@ -245,14 +299,34 @@ func (j *judge) absences() {
 			x.from, x.to = min(x.from, a.inv), max(x.to, a.ret)
 		}
 	}
-	if n := len(j.gates.absences); n > lonely {
-		j.unknown(C1, "gateways decided alone %d times though Redis was there", n)
+	if alone, all := j.lonely(); alone > time.Duration(lonely*float64(all)) {
+		j.lacking(C1, j.gates.absences[0].from, never, "gateways decided alone for %s of %s though Redis was there",
+			alone.Round(time.Millisecond), all.Round(time.Millisecond))
 	}
+}
+
+// lonely is for how long some gateway decided alone, of the time in which any was asked.
+func (j *judge) lonely() (alone, all time.Duration) {
+	first, last := never, int64(0)
+	for _, asks := range j.gates.asks {
+		for _, a := range asks {
+			first = min(first, a.inv)
+			if a.ret != never {
+				last = max(last, a.ret)
+			}
+		}
+	}
+	until := int64(0)
+	for _, a := range slices.SortedFunc(slices.Values(j.gates.absences), func(a, b *absence) int { return cmp.Compare(a.from, b.from) }) {
+		alone += time.Duration(max(0, a.to-max(a.from, until)))
+		until = max(until, a.to)
+	}
+	return alone, time.Duration(max(0, last-first))
 }
 
 // alone judges the part of C1 that each gateway has by itself: while Redis is away it admits its part of the plan, and what
 // it has saved up of it.
-func (j *judge) alone(c *hist.Cluster, b *bucket, t *tariff, asks, admitted []*ask, f *fault) {
+func (j *judge) alone(c *hist.Cluster, b *bucket, t *tariff, k *savings, admitted []*ask, f *fault) {
 	if f.Name != "N20" || f.Target != "redis" || f.Action == "flush" || f.observed == never {
 		return
 	}
@@ -262,7 +336,7 @@ func (j *judge) alone(c *hist.Cluster, b *bucket, t *tariff, asks, admitted []*a
 			return a.node != node || a.inv < f.observed+int64(awayTime) || a.ret > f.over() || a.answer.Mode != "local"
 		})
 		j.windows(c, b, t, own, 1/n, func(from, to int64, t *tariff) float64 {
-			return saved(b, asks, node, t.burst(from, to)/n, t.rate()/n, f.began, from)
+			return k.saved(node, t.burst(from, to)/n, t.rate()/n, f.began, from)
 		})
 	}
 }
@@ -293,7 +367,7 @@ func (j *judge) utilisation(c *hist.Cluster, b *bucket, t *tariff, asks []*ask) 
 	for k := int64(0); k <= last+1; k++ {
 		from, to := first+k*int64(sliceTime), first+(k+1)*int64(sliceTime)
 		rate, steady := t.steady(from, to)
-		if k <= last && steady && offered[k] >= 2*rate*sliceTime.Seconds() && j.faults.quiet(from, to) && !j.faults.touches(from, to, reunited, "N1") {
+		if k <= last && steady && offered[k] >= 2*rate*sliceTime.Seconds() && j.faults.quiet(from, to) && !j.faults.touches(from, to, reunited, "N1") && !j.strayed(from, to, absent) {
 			if begin < 0 {
 				begin = from + int64(sliceTime) // what had been saved is spent by then
 			}
@@ -307,19 +381,39 @@ func (j *judge) utilisation(c *hist.Cluster, b *bucket, t *tariff, asks []*ask) 
 	}
 }
 
-// used judges C2 over one load.
+// used judges C2 over one load. A time in which nobody had an answer for longer than tokens may lie about does not count:
+// a machine that stands still lets a bucket run over, however much is asked for before and after.
 func (j *judge) used(c *hist.Cluster, b *bucket, rate float64, flood []*ask, from, to int64) {
-	admitted := 0.0
+	admitted, answers := 0.0, []int64{to}
 	for _, a := range flood {
+		if a.ret > from && a.ret < to && a.status != 0 {
+			answers = append(answers, a.ret)
+		}
 		if a.kind == hist.OK && a.ret > from && a.inv < to {
 			admitted += b.cost(a)
 		}
 	}
+	slices.Sort(answers)
+	counts, last := int64(0), from
+	for _, at := range answers {
+		if at-last <= int64(granule) {
+			counts += at - last
+		}
+		last = at
+	}
+	span := time.Duration(counts)
+	if span < leastTime/2 {
+		return
+	}
 	j.rules[C2].checked++
-	span := time.Duration(to - from)
 	if want := j.useful()*rate*span.Seconds() - rate*granule.Seconds(); admitted < want {
-		j.bad(C2, nil, "%s: %.0f %s were admitted in %s from %s on, and %.1f are there to be had", c.Name, admitted, b.name,
+		what := fmt.Sprintf("%s: %.0f %s were admitted in %s from %s on, and %.1f are there to be had", c.Name, admitted, b.name,
 			span.Round(time.Millisecond), clockTime(from), rate*span.Seconds())
+		if j.header.Topology.Quota == "leased" { // and a gateway that stands still may hold some
+			j.late(C2, from, to, nil, "%s", what)
+		} else {
+			j.bad(C2, nil, "%s", what)
+		}
 	}
 }
 
@@ -342,7 +436,7 @@ func (j *judge) honesty(c *hist.Cluster, asks []*ask) {
 		}
 		was := told[a.client]
 		delete(told, a.client)
-		if was != nil && j.faults.quiet(was.inv, a.ret) {
+		if was != nil && j.faults.quiet(was.inv, a.ret) && !j.estranged(was.inv, a.ret) {
 			j.promised(c, was, a)
 		}
 		if a.status == 429 {

@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,13 +16,18 @@ import (
 // Verdict is what a run, or a rule, comes to.
 type Verdict string
 
-// The verdicts. Unjudged is for rules only: no workload of the run touches them.
+// The verdicts. Unjudged is for rules only: no workload of the run touches them. NotJudged is UNKNOWN for no other reason
+// than that the machine was busy.
 const (
-	Pass     Verdict = "PASS"
-	Fail     Verdict = "FAIL"
-	Unknown  Verdict = "UNKNOWN"
-	Unjudged Verdict = "-"
+	Pass      Verdict = "PASS"
+	Fail      Verdict = "FAIL"
+	Unknown   Verdict = "UNKNOWN"
+	NotJudged Verdict = "NOT JUDGED"
+	Unjudged  Verdict = "-"
 )
+
+// busyMachine stands before what was not judged for that.
+const busyMachine = "not judged: busy machine: "
 
 // Counts is how much there was.
 type Counts struct {
@@ -55,6 +61,7 @@ type Report struct {
 	Rules   []RuleReport `json:"rules"`
 	Counts  Counts       `json:"counts"`
 	Faults  []string     `json:"faults,omitempty"`
+	Busy    float64      `json:"busy,omitzero"` // part of the time in which the machine was
 	Wakes   *Latencies   `json:"wakes,omitempty"`
 }
 
@@ -73,8 +80,9 @@ type RuleReport struct {
 	Verdict    Verdict     `json:"verdict"`
 	Checked    int64       `json:"checked"` // facts that were tested
 	Violations int64       `json:"violations,omitzero"`
-	Reason     string      `json:"reason,omitzero"` // of UNKNOWN
-	First      []Violation `json:"first,omitempty"` // the first violations
+	Unjudged   int64       `json:"unjudged,omitzero"` // facts that a busy machine kept from being judged
+	Reason     string      `json:"reason,omitzero"`   // of UNKNOWN and NOT JUDGED
+	First      []Violation `json:"first,omitempty"`   // the first violations
 }
 
 // Violation is one broken promise. Ops are the operations that show it; Events are their lines, once Explain has found
@@ -89,7 +97,7 @@ type Violation struct {
 func (j *judge) report() *Report {
 	h := j.header
 	r := &Report{Run: h.Run, Seed: h.Seed, Git: h.Git, Cmd: h.Cmd, Began: h.Began, Counts: j.counts}
-	var broken, open []string
+	var broken, open, busy []string
 	required := map[Rule]string{}
 	for i := range h.Queues {
 		for _, rule := range mustSee[h.Queues[i].Workload] {
@@ -103,7 +111,7 @@ func (j *judge) report() *Report {
 	}
 	for rule := range ruleCount {
 		f := &j.rules[rule]
-		x := RuleReport{Rule: rule.String(), Promise: promises[rule].text, Checked: f.checked, Violations: f.broken, Verdict: Pass}
+		x := RuleReport{Rule: rule.String(), Promise: promises[rule].text, Checked: f.checked, Violations: f.broken, Unjudged: f.unjudged, Verdict: Pass}
 		for _, v := range f.violations {
 			x.First = append(x.First, Violation{Text: v.text, Ops: v.ops})
 		}
@@ -116,26 +124,44 @@ func (j *judge) report() *Report {
 			x.Verdict, x.Reason = Unknown, excuse
 		case f.unknown != "":
 			x.Verdict, x.Reason = Unknown, f.unknown
+		case f.busy != "":
+			x.Verdict, x.Reason = NotJudged, busyMachine+f.busy
 		case f.checked == 0 && required[rule] != "":
 			x.Verdict, x.Reason = Unknown, required[rule]+" ran, and nothing of it tested this rule"
+			if j.machine.part() > mostly {
+				x.Verdict, x.Reason = NotJudged, busyMachine+x.Reason
+			}
 		case f.checked == 0:
 			x.Verdict = Unjudged
 		}
-		if x.Verdict == Unknown {
-			open = append(open, fmt.Sprintf("%s: %s", rule, x.Reason))
+		switch why := fmt.Sprintf("%s: %s", rule, x.Reason); x.Verdict {
+		case Unknown:
+			open = append(open, why)
+		case NotJudged:
+			busy = append(busy, why)
 		}
 		r.Rules = append(r.Rules, x)
 	}
 	open = append(open, j.shortcomings()...)
+	for _, why := range j.underFloors() {
+		if j.machine.part() > mostly {
+			busy = append(busy, busyMachine+why)
+		} else {
+			open = append(open, why)
+		}
+	}
 	switch {
 	case len(broken) > 0:
 		r.Verdict = Fail
 	case len(open) > 0:
 		r.Verdict = Unknown
+	case len(busy) > 0:
+		r.Verdict = NotJudged
 	default:
 		r.Verdict = Pass
 	}
-	r.Reasons = append(broken, open...)
+	r.Reasons = slices.Concat(broken, open, busy)
+	r.Busy = j.machine.part()
 	for _, f := range j.faults.all {
 		r.Faults = append(r.Faults, fmt.Sprintf("%s %s %s: began %s, seen %s (%s), ended %s", f.Name, f.Action, f.Target,
 			moment(f.began), moment(f.observed), f.Effect, moment(f.ended)))
@@ -161,9 +187,6 @@ func (j *judge) excuse(r Rule) string {
 		case O1, O2, O3, O6, D1, D4, X2, A1, A2, A3, A6, LIN, T1, T3:
 			return "a queue was deleted during the run: offsets began anew"
 		}
-	}
-	if j.busy && (r == V1 || r == V2 || r == C2 || r == C4 || r == I2 || r == Y1 || r == Y2 || r == P2 || r == F1) {
-		return "the machine was too busy for times to mean anything"
 	}
 	if j.faults.lossy {
 		switch r {
@@ -191,6 +214,11 @@ func (j *judge) shortcomings() (why []string) {
 			why = append(why, fmt.Sprintf("%s (%s %s) never ended", f.Name, f.Action, f.Target))
 		}
 	}
+	return why
+}
+
+// underFloors says of what there was too little for the run to prove anything.
+func (j *judge) underFloors() (why []string) {
 	floors, c := &j.header.Floors, &j.counts
 	for _, f := range []struct {
 		what        string
@@ -277,6 +305,9 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 		fmt.Fprintf(&b, ", %s", r.Git)
 	}
 	fmt.Fprintf(&b, ". Again: `%s`\n", r.Cmd)
+	if r.Busy > 0 {
+		fmt.Fprintf(&b, "\nThe machine was busy with other things for %.0f %% of the time.\n", 100*r.Busy)
+	}
 	if len(r.Reasons) > 0 {
 		b.WriteString("\n## Why\n\n")
 		for _, why := range r.Reasons {

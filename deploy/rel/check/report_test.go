@@ -50,11 +50,6 @@ func TestWhatProvesNothingIsUnknown(t *testing.T) {
 			good(s)
 			s.end()
 		}, nil, "too noisy"},
-		"a client that waits too long on a busy machine": {func(s *story) {
-			s.put(hist.Event{Kind: hist.Noted, F: hist.Noise, A: &hist.NoiseNote{TimerP99Ms: 40}})
-			tooLate(s)
-			s.end()
-		}, nil, "too busy"},
 		"commits that a failover lost": {func(s *story) {
 			f := hist.Fault{Name: "N10", Action: "promote-async", Target: "pg", Lossy: true}
 			s.fault(1, hist.FaultBegins, f)
@@ -161,5 +156,53 @@ func TestAStoredRunIsJudgedAgainAndAgain(t *testing.T) {
 	}
 	if _, err := Dir(dir, "", Options{}); err == nil || !strings.Contains(err.Error(), `of the run "another"`) {
 		t.Errorf("a folder with an artefact of another run is judged: %v", err)
+	}
+}
+
+// What was late while the machine worked for others is not judged, and the report says so. Nothing else is an excuse: not
+// the run's own load, not a busy moment long before or after, and not for a rule that does not go by time.
+func TestWhatABusyMachineExplains(t *testing.T) {
+	t.Parallel()
+	others := func(part, wait float64) func(*story) {
+		return func(s *story) {
+			s.noted(hist.Machine, &hist.MachineNote{ForMs: 5000, LateMs: 3, Others: part, Wait: wait})
+		}
+	}
+	calm := func(s *story) {
+		for range 3 {
+			s.noted(hist.Machine, &hist.MachineNote{ForMs: 1000, LateMs: 3, Wait: 0.9})
+		}
+		s.push("q", 7)
+		s.push("q", 8)
+	}
+	good := func(s *story) { s.push("q", 1, 2) }
+	for name, c := range map[string]struct {
+		before, tell, after func(*story)
+		want                Verdict
+	}{
+		"a late client beside others":       {calm, tooLate, others(0.5, 0.8), NotJudged},
+		"a late client by itself":           {calm, tooLate, others(0, 0.9), Fail},
+		"others that nobody waits for":      {calm, tooLate, others(0.5, 0.1), Fail},
+		"a runner that stood still":         {calm, tooLate, func(s *story) { s.noted(hist.Machine, &hist.MachineNote{ForMs: 1000, LateMs: 300}) }, NotJudged},
+		"a timer that is late all the time": {calm, tooLate, func(s *story) { s.noted(hist.Noise, &hist.NoiseNote{TimerP99Ms: 40}) }, NotJudged},
+		"others long after":                 {calm, tooLate, func(s *story) { s.now += 20 * second; others(0.5, 0.8)(s) }, Fail},
+		"a lost message beside others":      {calm, func(s *story) { s.push("q", 1, 2); s.logs["q/p0"] = s.logs["q/p0"][:1] }, others(0.5, 0.8), Fail},
+		"a punctual client beside others":   {others(0.5, 0.8), good, others(0.5, 0.8), Pass},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := tell(t, plain...)
+			c.before(s)
+			c.tell(s)
+			c.after(s)
+			s.end()
+			r := s.judge()
+			if r.Verdict != c.want {
+				t.Errorf("%s, want %s:\n%s", r.Verdict, c.want, strings.Join(r.Reasons, "\n"))
+			}
+			if told := strings.Contains(strings.Join(r.Reasons, "\n"), busyMachine); told != (c.want == NotJudged) {
+				t.Errorf("%s:\n%s", r.Verdict, strings.Join(r.Reasons, "\n"))
+			}
+		})
 	}
 }

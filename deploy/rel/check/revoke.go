@@ -1,6 +1,7 @@
 package check
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/queengate/queengate/deploy/rel/hist"
@@ -15,6 +16,8 @@ const (
 	// control database is late, and it takes some to know.
 	foundTime = 2 * time.Second
 	lateTime  = 5 * time.Second
+	// mostLate is how long after that no machine is too busy for anybody to know.
+	mostLate = 5 * time.Second
 	// standTime is how long a gateway may need to go on without its control database, and startTime to start without it.
 	standTime = time.Second
 	startTime = 3 * time.Second
@@ -56,9 +59,15 @@ func (j *judge) revocations() {
 			if a.kind != hist.Info {
 				j.rules[Y1].checked++
 			}
-			if a.kind == hist.OK {
-				j.bad(Y1, []int64{a.op}, "%s: %s (%s) was revoked at %s, and %s lets it in %s later", x.Cluster, x.Key, x.How, clockTime(x.at), a.node,
-					time.Duration(a.inv-x.at).Round(time.Millisecond))
+			if a.kind != hist.OK {
+				continue
+			}
+			what := fmt.Sprintf("%s: %s (%s) was revoked at %s, and %s lets it in %s later", x.Cluster, x.Key, x.How, clockTime(x.at), a.node,
+				time.Duration(a.inv-x.at).Round(time.Millisecond))
+			if a.inv > due+int64(mostLate) {
+				j.bad(Y1, []int64{a.op}, "%s", what)
+			} else {
+				j.late(Y1, x.at, a.inv, []int64{a.op}, "%s", what)
 			}
 		}
 	}
@@ -81,7 +90,7 @@ func (j *judge) steady() {
 				}
 				j.rules[Y2].checked++
 				if a.kind != hist.OK {
-					j.bad(Y2, []int64{a.op}, "%s: %s answered %d %s, %s after the control database had gone (%s)", a.Cluster, a.node, a.status,
+					j.late(Y2, f.observed, a.ret, []int64{a.op}, "%s: %s answered %d %s, %s after the control database had gone (%s)", a.Cluster, a.node, a.status,
 						a.answer.Code, time.Duration(a.inv-f.observed).Round(time.Millisecond), f.Action)
 				}
 			}

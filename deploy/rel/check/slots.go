@@ -16,6 +16,8 @@ const (
 	dead = 10 * time.Second
 	// held is how long a waiting pop that is refused is kept, at most, before it is told.
 	held = 1500 * time.Millisecond
+	// restTime is how long a process has had to let go of what clients held, when it is looked at after a storm.
+	restTime = 12 * time.Second
 )
 
 // released is when a poll surely holds no slot any more.
@@ -58,7 +60,7 @@ func (j *judge) slots(c *hist.Cluster, asks []*ask) {
 				}
 			}
 			if maybe < most {
-				j.bad(C4, []int64{a.op}, "%s: a poll was refused while at most %d of %d slots can have been taken", c.Name, maybe, most)
+				j.late(C4, a.inv-int64(letGo), a.ret, []int64{a.op}, "%s: a poll was refused while at most %d of %d slots can have been taken", c.Name, maybe, most)
 			}
 		case a.kind == hist.OK:
 			j.rules[C4].checked++
@@ -74,7 +76,7 @@ func (j *judge) slots(c *hist.Cluster, asks []*ask) {
 				}
 			}
 			if sure > most {
-				j.bad(C4, []int64{a.op}, "%s: %d polls wait, and %d may", c.Name, sure, most)
+				j.late(C4, a.inv, at, []int64{a.op}, "%s: %d polls wait, and %d may", c.Name, sure, most)
 			}
 		}
 	}
@@ -103,7 +105,7 @@ func (j *judge) gauges() {
 			if j.faults.quiet(from, p.to) {
 				j.rules[C4].checked++
 				if p.Polls > open {
-					j.bad(C4, nil, "%s has %d waiting polls at %s, when %d wait at all gateways", p.Gateway, p.Polls, clockTime(p.to), open)
+					j.late(C4, from, p.to, nil, "%s has %d waiting polls at %s, when %d wait at all gateways", p.Gateway, p.Polls, clockTime(p.to), open)
 				}
 			}
 			continue
@@ -113,7 +115,7 @@ func (j *judge) gauges() {
 		}
 		j.rules[C4].checked++
 		if open != p.Polls {
-			j.bad(C4, nil, "%s counts %d waiting polls at %s, when %d wait", p.Gateway, p.Polls, clockTime(p.to), open)
+			j.late(C4, from, p.to, nil, "%s counts %d waiting polls at %s, when %d wait", p.Gateway, p.Polls, clockTime(p.to), open)
 		}
 	}
 }
@@ -125,7 +127,7 @@ func (f *faults) rebooted(from, to int64) bool {
 
 // rests judges F1: a process that went through a storm of clients holds what it held before.
 func (j *judge) rests() {
-	before := map[string]*hist.RestNote{}
+	before := map[string]*rest{}
 	for _, n := range j.gates.rests {
 		if !n.After {
 			before[n.Process] = n
@@ -136,8 +138,8 @@ func (j *judge) rests() {
 			continue // it was started anew
 		}
 		j.rules[F1].checked++
-		if !n.Within(was) {
-			j.bad(F1, nil, "%s has %d goroutines and %d open files after the storm, and had %d and %d before", n.Process, n.Goroutines, n.Files, was.Goroutines, was.Files)
+		if !n.Within(was.RestNote) {
+			j.late(F1, n.at-int64(restTime), n.at, nil, "%s has %d goroutines and %d open files after the storm, and had %d and %d before", n.Process, n.Goroutines, n.Files, was.Goroutines, was.Files)
 		}
 	}
 }

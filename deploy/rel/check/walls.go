@@ -1,17 +1,20 @@
 package check
 
 import (
+	"fmt"
+	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/queengate/queengate/deploy/rel/hist"
 )
 
-// ordered judges C7: a request that breaks several rules at once is refused for the first of them.
+// ordered judges C7: a request that breaks several rules at once is refused for the first of them. What has been spent to that
+// end was spent for nothing where Redis has lost it, or a gateway decides alone, and what was edited where gateways cannot
+// have heard of it.
 func (j *judge) ordered(a *ask) {
-	if a.Want == "" || a.kind == hist.Info {
+	if a.Want == "" || a.kind == hist.Info || a.answer.Mode == "local" && j.header.Topology.Quota != "local" ||
+		j.strayed(a.inv, a.ret, absent) || j.faults.touches(a.inv-int64(insists), a.ret, missedTime, "N20", "N23") || j.faults.forgot(a.ret) {
 		return
 	}
 	j.rules[C7].checked++
@@ -32,6 +35,16 @@ func (j *judge) walled(a *ask) {
 	}
 }
 
+// insists is for how long a push is sent before it is judged, until it is answered as it should be.
+const insists = 8 * time.Second
+
+// forgot reports whether Redis had lost what it knew at a time.
+func (f *faults) forgot(at int64) bool {
+	return slices.ContainsFunc(f.all, func(x *fault) bool {
+		return x.Name == "N20" && (x.Action == "kill-9" || x.Action == "flush") && x.began < at
+	})
+}
+
 const (
 	// fullGateway is the workload in which a neighbour has no rate.
 	fullGateway = "G6-turns"
@@ -50,6 +63,7 @@ const (
 // has all places of a full gateway but those which turns give to others.
 func (j *judge) noisy(c *hist.Cluster, asks []*ask) {
 	took := map[string][]time.Duration{}
+	from, to := never, int64(0) // when both were measured
 	for _, a := range asks {
 		if a.Part == "solo" || a.Part == "beside" {
 			if a.kind != hist.OK {
@@ -60,6 +74,7 @@ func (j *judge) noisy(c *hist.Cluster, asks []*ask) {
 			}
 			if j.faults.quiet(a.inv, a.ret) {
 				took[a.Part] = append(took[a.Part], time.Duration(a.ret-a.inv))
+				from, to = min(from, a.inv), max(to, a.ret)
 			}
 		}
 	}
@@ -71,10 +86,10 @@ func (j *judge) noisy(c *hist.Cluster, asks []*ask) {
 		of, nth, least = "p90", 90, fewest/3 // who gets no turn is slow
 	}
 	if len(took["solo"]) < least || len(took["beside"]) < least {
-		j.unknown(I2, "%d latencies alone and %d beside a neighbour, want %d of each", len(took["solo"]), len(took["beside"]), least)
+		j.lacking(I2, from, to, "%d latencies alone and %d beside a neighbour, want %d of each", len(took["solo"]), len(took["beside"]), least)
 		return
 	}
-	bound := time.Duration(0)
+	bound, none := time.Duration(0), time.Duration(math.MaxInt64) // none: who waits for so long has no turns, on any machine
 	for _, o := range j.gates.offers {
 		n := j.header.Cluster(o.Cluster)
 		if n == nil || n.Workload != c.Workload {
@@ -82,21 +97,27 @@ func (j *judge) noisy(c *hist.Cluster, asks []*ask) {
 		}
 		if n.Limits.RequestRate == 0 {
 			if waited := time.Duration(o.MedianMs * float64(time.Millisecond)); waited < waits*percentile(took["solo"], 50) {
-				j.unknown(I2, "%s waited for %s at most times, and proves nothing of turns", o.Cluster, waited.Round(time.Millisecond))
+				j.lacking(I2, from, to, "%s waited for %s at most times, and proves nothing of turns", o.Cluster, waited.Round(time.Millisecond))
 			} else {
-				bound = waited / waits
+				bound, none = waited/waits, waited*2/waits
 			}
 			continue
 		}
 		if times := float64(o.Requests) / o.Seconds / n.Limits.RequestRate; times < crowd {
-			j.unknown(I2, "%s offered %.0f times its plan, want %d", o.Cluster, times, crowd)
+			j.lacking(I2, from, to, "%s offered %.0f times its plan, want %d", o.Cluster, times, crowd)
 		}
 	}
 	j.rules[I2].checked++
 	solo, beside := percentile(took["solo"], nth), percentile(took["beside"], nth)
-	if bound = max(bound, 2*solo, solo+elbow); beside > bound {
-		j.bad(I2, nil, "%s: %s is %s beside a noisy neighbour and %s alone; %s is allowed", c.Name, of, beside.Round(100*time.Microsecond),
-			solo.Round(100*time.Microsecond), bound.Round(100*time.Microsecond))
+	if bound = max(bound, 2*solo, solo+elbow); beside <= bound {
+		return
+	}
+	what := fmt.Sprintf("%s: %s is %s beside a noisy neighbour and %s alone; %s is allowed", c.Name, of, beside.Round(100*time.Microsecond),
+		solo.Round(100*time.Microsecond), bound.Round(100*time.Microsecond))
+	if beside > none {
+		j.bad(I2, nil, "%s", what)
+	} else {
+		j.late(I2, from, to, nil, "%s", what)
 	}
 }
 
@@ -106,6 +127,4 @@ func percentile(d []time.Duration, n int) time.Duration {
 }
 
 // refusal is what an answer said, in the words of AskArgs.Want.
-func (a *ask) refusal() string {
-	return strings.TrimRight(strconv.Itoa(a.status)+" "+a.answer.Code+" "+a.answer.Limit, " ")
-}
+func (a *ask) refusal() string { return a.answer.Refusal(a.status) }

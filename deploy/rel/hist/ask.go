@@ -1,6 +1,10 @@
 package hist
 
-import "slices"
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
 
 // Cluster is one tenant's cluster of a workload behind gateways: what it may do decides what is judged.
 type Cluster struct {
@@ -72,10 +76,17 @@ type AskAnswer struct {
 	Leak string `json:"leak,omitzero"`
 }
 
-// PlanNote says that the limits of a cluster are being changed: written before the edit begins.
+// Refusal is what an answer said, in the words of AskArgs.Want.
+func (a *AskAnswer) Refusal(status int) string {
+	return strings.TrimRight(strconv.Itoa(status)+" "+a.Code+" "+a.Limit, " ")
+}
+
+// PlanNote says that the limits of a cluster are being changed: written before the edit begins, and again when the control
+// database has it.
 type PlanNote struct {
 	Cluster string `json:"cluster"`
 	Limits  Limits `json:"limits"`
+	Made    bool   `json:"made,omitzero"`
 }
 
 // TruthNote is what the cell's database holds of a cluster, read in one statement.

@@ -51,6 +51,7 @@ const (
 	Invariant Func = "invariant" // *InvariantNote
 	Log       Func = "log"       // *LogNote
 	Noise     Func = "noise"     // *NoiseNote
+	Machine   Func = "machine"   // *MachineNote
 	Remark    Func = "remark"    // *RemarkNote
 	Edit      Func = "edit"      // *PlanNote
 	Truth     Func = "truth"     // *TruthNote
@@ -84,6 +85,7 @@ var funcs = map[Func]struct{ args, answer func() any }{
 	Invariant:   {make1[InvariantNote], nil},
 	Log:         {make1[LogNote], nil},
 	Noise:       {make1[NoiseNote], nil},
+	Machine:     {make1[MachineNote], nil},
 	Remark:      {make1[RemarkNote], nil},
 	Ask:         {make1[AskArgs], make1[AskAnswer]},
 	Edit:        {make1[PlanNote], nil},

@@ -82,6 +82,14 @@ type NoiseNote struct {
 	CPUWait    float64 `json:"cpuWait,omitzero"` // part of the time in which somebody waited for a CPU
 }
 
+// MachineNote is what the machine was like for a while, which ends with the note.
+type MachineNote struct {
+	ForMs  int64   `json:"for"`
+	LateMs float64 `json:"late"`            // by how much a 1 ms timer was late at the most
+	Others float64 `json:"others,omitzero"` // part of all CPUs that processes had which are not of the run, or other machines on the same host
+	Wait   float64 `json:"wait,omitzero"`   // part of the time in which somebody waited for a CPU, or in which none was idle where the kernel does not say
+}
+
 // RemarkNote is for people.
 type RemarkNote struct {
 	Text string `json:"text"`

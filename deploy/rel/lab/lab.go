@@ -59,6 +59,7 @@ type Lab struct {
 	cell        *cell                    // nil without gateways
 	before      map[string]hist.RestNote // what processes held before a storm; see AtRest
 	promoted    bool                     // the standby is the primary
+	idle        chan session             // see control
 
 	mu     sync.Mutex // guards broken
 	broken error
@@ -69,7 +70,7 @@ type Lab struct {
 // with that as its cause. Down must be called whatever Up returned.
 func Up(ctx context.Context, rec *hist.Writer, cfg Config) (*Lab, context.Context, error) {
 	ctx, fail := context.WithCancelCause(ctx)
-	l := &Lab{cfg: cfg, dir: cfg.Dir, rec: rec, fail: fail}
+	l := &Lab{cfg: cfg, dir: cfg.Dir, rec: rec, fail: fail, idle: make(chan session, sessions)}
 	return l, ctx, l.up(ctx)
 }
 

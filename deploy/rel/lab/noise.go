@@ -12,27 +12,42 @@ import (
 	"github.com/queengate/queengate/deploy/rel/hist"
 )
 
-// Noise measures, until ctx ends, how late a timer of 1 ms is on this machine and how much of the time somebody waited for a
-// CPU, and before that how long its disk takes to sync. It notes all when it ends: on a machine that stands still now and
-// then, nobody can judge latency.
+// machineEvery is how often Noise notes what the machine is like: the kernel counts in hundredths of a second.
+const machineEvery = time.Second
+
+// Noise measures, until ctx ends, how late a timer of 1 ms is on this machine, how much of the time somebody waited for a
+// CPU, and how much of the CPUs was spent by others than this process and what it has started; and before that how long the
+// disk takes to sync. It notes what it was like once a second, and over all when it ends: on a machine that stands still now
+// and then, or works for others, nobody can judge latency.
 func Noise(ctx context.Context, rec *hist.Writer, dir string) error {
 	syncs, err := syncTimes(dir)
 	if err != nil {
 		return err
 	}
-	var late []time.Duration
+	var all, late []time.Duration
 	start, waited := time.Now(), cpuWaits()
+	since, before, waits := start, spent(os.Getpid()), waited
 	for ctx.Err() == nil {
 		began := time.Now()
 		time.Sleep(time.Millisecond)
 		late = append(late, time.Since(began)-time.Millisecond)
+		if lasts := time.Since(since); lasts >= machineEvery {
+			now, w := spent(os.Getpid()), cpuWaits()
+			n := hist.MachineNote{ForMs: lasts.Milliseconds(), LateMs: ms(slices.Max(late)), Wait: float64(w-waits) / float64(lasts)}
+			if n.Others = now.others(before); w == 0 {
+				n.Wait = now.busy(before)
+			}
+			rec.Note(hist.Machine, &n)
+			all, late = append(all, late...), late[:0]
+			since, before, waits = time.Now(), now, w
+		}
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
 		}
 	}
 	rec.Note(hist.Noise, &hist.NoiseNote{
-		TimerP99Ms: ms(p99(late)), FsyncP99Ms: ms(p99(syncs)), CPUWait: float64(cpuWaits()-waited) / float64(time.Since(start)),
+		TimerP99Ms: ms(p99(append(all, late...))), FsyncP99Ms: ms(p99(syncs)), CPUWait: float64(cpuWaits()-waited) / float64(time.Since(start)),
 	})
 	return nil
 }

@@ -137,11 +137,42 @@ func (l *Lab) Do(ctx context.Context, sql string, args ...any) error {
 	})
 }
 
+// session is one at a server, which may be another one by now.
+type session struct {
+	*pgx.Conn
+	at *Postgres
+}
+
+// sessions is how many are kept for who needs one next: a new one costs a process.
+const sessions = 4
+
+// control uses a session at the database of the system. The session is as good as new: it was not in anybody's way when it
+// was used last, and answers.
 func (l *Lab) control(ctx context.Context, use func(*pgx.Conn) error) error {
-	c, err := l.Current().Connect(ctx, database)
-	if err != nil {
-		return err
+	var s session
+	for at := l.Current(); s.Conn == nil; {
+		select {
+		case s = <-l.idle:
+			if s.at != at || s.Ping(ctx) != nil {
+				_ = s.Close(context.WithoutCancel(ctx))
+				s = session{}
+			}
+		default:
+			c, err := at.Connect(ctx, database)
+			if err != nil {
+				return err
+			}
+			s = session{c, at}
+		}
 	}
-	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
-	return use(c)
+	err := use(s.Conn)
+	if err == nil && !s.IsClosed() {
+		select {
+		case l.idle <- s:
+			return nil
+		default: // there are enough
+		}
+	}
+	_ = s.Close(context.WithoutCancel(ctx))
+	return err
 }

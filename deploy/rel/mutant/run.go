@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -16,8 +17,9 @@ import (
 type Lab struct {
 	Root string // the product's source
 	Work string // an empty folder for the copy, binaries and runs
-	// Rel runs `rel run` with a binary and arguments, in a folder of runs, and returns the rules that failed.
-	Rel func(ctx context.Context, binary string, args []string) (failed []string, err error)
+	// Rel runs `rel run` with a binary and arguments, in a folder of runs, and returns the rules that failed, and those that
+	// a busy machine kept from being judged.
+	Rel func(ctx context.Context, binary string, args []string) (failed, unjudged []string, err error)
 	Out io.Writer // what killers print
 
 	copied string
@@ -31,7 +33,7 @@ type Outcome string
 const (
 	Killed   Outcome = "killed"
 	Survived Outcome = "SURVIVED"
-	Broken   Outcome = "BROKEN" // the edit does not apply or compile, or the killer is red by itself
+	Broken   Outcome = "BROKEN" // the edit does not apply or compile, the killer is red by itself, or a busy machine kept it from judging
 )
 
 // testTime bounds one killer.
@@ -65,14 +67,14 @@ func (l *Lab) Try(ctx context.Context, m *Mutant) (Outcome, error) {
 		}
 		return Killed, nil
 	}
-	failed, err := l.Rel(ctx, binary, m.Kill.Run)
-	if err != nil {
+	failed, unjudged, err := l.Rel(ctx, binary, m.Kill.Run)
+	switch {
+	case err != nil:
 		return Broken, err
-	}
-	for _, rule := range failed {
-		if rule == m.Kill.Rule {
-			return Killed, nil
-		}
+	case slices.Contains(failed, m.Kill.Rule):
+		return Killed, nil
+	case slices.Contains(unjudged, m.Kill.Rule):
+		return Broken, fmt.Errorf("%s was not judged: busy machine", m.Kill.Rule)
 	}
 	return Survived, fmt.Errorf("want %s to fail, failed were %v", m.Kill.Rule, failed)
 }

@@ -26,7 +26,7 @@ const (
 	// soloTime is how long the victim of G6 is alone, and besideTime how long its neighbour makes noise.
 	soloTime, besideTime = 5 * time.Second, 5 * time.Second
 	// noisyRate is what the plan of the noisy tenant has; it offers more than fifty times of it.
-	noisyRate, noisyOffer = 8, 450
+	noisyRate, noisyOffer = 8, 560
 	// crowded is how many requests a tenant without a rate has under way all the time.
 	crowded = 160
 )

@@ -35,12 +35,12 @@ var reasons = []reason{
 	{name: "a suspended cluster", want: "403 cluster_suspended", status: "suspended"},
 	{
 		name: "request rate", want: "429 rate_limited req", limits: map[string]any{"max_req_per_sec": 0.001, "req_burst": 1},
-		spend: func(ctx context.Context, a *Actor, at Node) { a.spend(ctx, at, get(lists)) },
+		spend: func(ctx context.Context, a *Actor, at Node) { a.spend(ctx, at, "req", get(lists)) },
 	},
 	{
 		name: "message rate", want: "429 rate_limited msgs", limits: map[string]any{"max_msgs_per_sec": 0.001, "msgs_burst": 5},
 		spend: func(ctx context.Context, a *Actor, at Node) {
-			a.spend(ctx, at, pushes("known", "Default", 5, 1))
+			a.spend(ctx, at, "msgs", pushes("known", "Default", 5, 1))
 		},
 	},
 	{name: "a queue too many", want: "403 quota_exceeded queues", limits: map[string]any{"max_queues": 0}, change: func(o *order, _ *Node) { o.queue = "another" }},
@@ -52,17 +52,23 @@ var reasons = []reason{
 	{name: "a billing hold", want: "403 push_blocked", status: "push_blocked"},
 }
 
-// spend sends a request until it is let in, or refused because it has been: whatever fails otherwise costs nothing.
-func (a *Actor) spend(ctx context.Context, at Node, r request) {
-	for range 20 {
-		if s := do(ctx, at, r.method, r.path, r.body, 0); s.Status > 0 && s.Status < 500 || !a.rest(ctx, 200*time.Millisecond) {
+// spend sends a request until it is refused for a limit by a gateway that speaks for the fleet: that limit is in force by then,
+// and what it gives is spent.
+func (a *Actor) spend(ctx context.Context, at Node, limit string, r request) {
+	a.insist(ctx, func() bool {
+		v := a.Client.ask(ctx, at, hist.AskArgs{Cluster: "g4", Does: hist.DoesRead, Part: "spend"}, r, 0)
+		return v.status == 429 && v.Limit == limit && v.Mode != "local"
+	})
+}
+
+// insist does something over and over until it has come true, or a gateway should have heard of any edit long ago.
+func (a *Actor) insist(ctx context.Context, done func() bool) {
+	for range 40 {
+		if done() || !a.rest(ctx, 200*time.Millisecond) {
 			return
 		}
 	}
 }
-
-// settleTime is how long an edit of the control database takes to reach every gateway, at most.
-const settleTime = 2 * time.Second
 
 // Order is G4: for each pair of reasons a tenant to which both apply, and one push that breaks both.
 func Order() Workload {
@@ -78,20 +84,9 @@ func Order() Workload {
 				pairs = append(pairs, &pair{first: first, second: second})
 			}
 		}
-		for _, step := range []struct {
-			does func(*pair, context.Context, *Actor) error
-			wait time.Duration
-		}{
-			{(*pair).prepare, settleTime},
-			{(*pair).spendSecond, settleTime},
-			{(*pair).spendFirst, settleTime},
-			{(*pair).ask, 0},
-		} {
-			if err := each(ctx, a, pairs, step.does); err != nil {
+		for _, step := range []func(*pair, context.Context, *Actor) error{(*pair).prepare, (*pair).spendSecond, (*pair).spendFirst, (*pair).ask} {
+			if err := each(ctx, a, pairs, step); err != nil || ctx.Err() != nil {
 				a.remark("the pairs of refusals could not be made: %v", err)
-				return
-			}
-			if !a.rest(ctx, step.wait) {
 				return
 			}
 		}
@@ -183,7 +178,8 @@ func (p *pair) spendFirst(ctx context.Context, a *Actor) error {
 	return nil
 }
 
-// ask sends the push that breaks both rules.
+// ask sends the push that breaks both rules, first until the gateway has heard of both, and then to be judged: an order that
+// is wrong stays so.
 func (p *pair) ask(ctx context.Context, a *Actor) error {
 	at := a.gateway(p.tenant, "")
 	o := order{path: "/api/v1/push", queue: "known", partition: "Default", items: 1, size: 1}
@@ -194,6 +190,12 @@ func (p *pair) ask(ctx context.Context, a *Actor) error {
 	}
 	r := pushes(o.queue, o.partition, o.items, o.size)
 	r.path = o.path
-	a.Client.ask(ctx, at, hist.AskArgs{Cluster: "g4", Does: hist.DoesPush, Messages: o.items, Part: p.name(), Want: p.first.want}, r, 0)
+	args := hist.AskArgs{Cluster: "g4", Does: hist.DoesPush, Messages: o.items, Part: p.name()}
+	a.insist(ctx, func() bool {
+		v := a.Client.ask(ctx, at, args, r, 0)
+		return v.Refusal(v.status) == p.first.want
+	})
+	args.Want = p.first.want
+	a.Client.ask(ctx, at, args, r, 0)
 	return nil
 }

@@ -79,6 +79,8 @@ func edits(ctx context.Context, a *Actor, cluster string) {
 		a.rec.Note(hist.Edit, &hist.PlanNote{Cluster: cluster, Limits: l})
 		if err := a.stage.Fleet.Limit(ctx, t, &l); err != nil {
 			a.remark("the plan of %s could not be edited: %v", cluster, err)
+			continue
 		}
+		a.rec.Note(hist.Edit, &hist.PlanNote{Cluster: cluster, Limits: l, Made: true})
 	}
 }

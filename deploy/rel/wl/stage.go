@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"time"
 
@@ -70,6 +71,32 @@ func (s *Stage) actor(w string, thread int) *Actor {
 		Client: Client{rec: s.Rec, w: w, thread: thread}, stage: s,
 		dice: rand.New(rand.NewPCG(s.Seed, h.Sum64()+uint64(thread))),
 	}
+}
+
+// knownTime bounds the wait for gateways to hear of tenants.
+const knownTime = 30 * time.Second
+
+// Known waits until every gateway knows every tenant.
+func (s *Stage) Known(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, knownTime)
+	defer cancel()
+	for _, n := range s.Nodes {
+		for _, t := range s.Tenants {
+			n.Header = "Authorization: Bearer " + t.Key + "\r\n"
+			for {
+				v := do(ctx, n, http.MethodGet, lists, nil, 0)
+				if v.Status == http.StatusOK || v.Status == http.StatusTooManyRequests {
+					break
+				}
+				select {
+				case <-time.After(20 * time.Millisecond):
+				case <-ctx.Done():
+					return fmt.Errorf("%s does not get to know %s: status %d: %w", n.Name, t.Name, v.Status, ctx.Err())
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // Setup configures the queues of workloads, each on another node, and makes their partitions and groups be there.

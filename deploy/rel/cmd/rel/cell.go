@@ -195,7 +195,7 @@ func named(names []string) (all []wl.Workload, queues []hist.Queue, clusters []h
 	return all, queues, clusters, nil
 }
 
-// tenants makes those of workloads, and waits until gateways know them.
+// tenants makes those of workloads.
 func tenants(ctx context.Context, l *lab.Lab, workloads []wl.Workload) (map[string]*lab.Tenant, error) {
 	made := map[string]*lab.Tenant{}
 	for i := range workloads {
@@ -210,9 +210,6 @@ func tenants(ctx context.Context, l *lab.Lab, workloads []wl.Workload) (map[stri
 			}
 			made[c.Name] = t
 		}
-	}
-	if len(made) > 0 {
-		wait(ctx, warmTime)
 	}
 	return made, nil
 }
@@ -252,6 +249,9 @@ func (b *bench) play(ctx context.Context, rec *hist.Writer, c *cell, cfg lab.Con
 	s := wl.NewStage(rec, c.Seed, nodes, brokers, c.Polls)
 	s.Fleet = l
 	if s.Tenants, err = tenants(ctx, l, workloads); err != nil {
+		return err
+	}
+	if err := s.Known(ctx); err != nil {
 		return err
 	}
 	if err := s.Setup(ctx, workloads); err != nil {

@@ -14,8 +14,8 @@ const judgeUsage = "[-run ID] [-strict=false] [-search 20s] DIR    judge a store
 
 var judgeCommand = command{name: "judge", usage: judgeUsage, run: judge}
 
-// judge judges the run in a folder and prints the report. Exit code: 0 PASS, 1 FAIL, 3 UNKNOWN (0 unless -strict), 2 when
-// there is nothing to judge.
+// judge judges the run in a folder and prints the report. Exit code: 0 PASS, 1 FAIL, 3 UNKNOWN or NOT JUDGED (0 unless
+// -strict), 2 when there is nothing to judge.
 func judge(_ context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("rel judge", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -44,9 +44,9 @@ func judge(_ context.Context, args []string, stdout, stderr io.Writer) int {
 // exitOf is the exit code of a verdict.
 func exitOf(v check.Verdict, strict bool) int {
 	switch {
-	case v == check.Pass || v == check.Unknown && !strict:
+	case v == check.Pass || v != check.Fail && !strict:
 		return exitPass
-	case v == check.Unknown:
+	case v != check.Fail:
 		return exitUnknown
 	}
 	return exitFail

@@ -31,6 +31,11 @@ func TestExitCodesOfJudge(t *testing.T) {
 		w.Phase(hist.Done)
 	}
 	panicked := func(w *hist.Writer) { w.Note(hist.Log, &hist.LogNote{Process: "br1", Line: "panic: boom"}) }
+	late := func(w *hist.Writer) {
+		w.Note(hist.Rest, &hist.RestNote{Process: "gw1", PID: 7})
+		w.Note(hist.Rest, &hist.RestNote{Process: "gw1", PID: 7, After: true, Goroutines: 999})
+		w.Note(hist.Machine, &hist.MachineNote{ForMs: 1000, Others: 0.5, Wait: 0.5})
+	}
 	for name, c := range map[string]struct {
 		args []string
 		want int
@@ -39,6 +44,7 @@ func TestExitCodesOfJudge(t *testing.T) {
 		"a pass":              {[]string{"judge", run(done)}, exitPass, "# PASS: r1"},
 		"a failure":           {[]string{"judge", run(panicked, done)}, exitFail, "panic: boom"},
 		"unknown":             {[]string{"judge", run()}, exitUnknown, "did not come to its end"},
+		"not judged":          {[]string{"judge", run(late, done)}, exitUnknown, "# NOT JUDGED: r1"},
 		"unknown, forgiven":   {[]string{"judge", "-strict=false", run()}, exitPass, "# UNKNOWN"},
 		"another run":         {[]string{"judge", "-run", "r2", run(done)}, exitUsage, `of the run "r1", not of "r2"`},
 		"no history":          {[]string{"judge", t.TempDir()}, exitUsage, "history.jsonl.gz"},

@@ -90,28 +90,30 @@ func mutants(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // tail is the end of what a killer said.
 func tail(b []byte) []byte { return b[max(0, len(b)-4000):] }
 
-// reds returns a function that runs a cell with a binary and says which rules failed.
-func reds(root, out string, seed uint64) func(context.Context, string, []string) ([]string, error) {
-	return func(ctx context.Context, binary string, args []string) ([]string, error) {
+// reds returns a function that runs a cell with a binary and says which rules failed, and which were not judged.
+func reds(root, out string, seed uint64) func(context.Context, string, []string) (failed, unjudged []string, err error) {
+	return func(ctx context.Context, binary string, args []string) (failed, unjudged []string, err error) {
 		f := newRunFlags(io.Discard)
 		if err := f.Parse(append([]string{"-seed", fmt.Sprint(seed), "-out", out}, args...)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		b, err := prepare(ctx, root, binary, f.out)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		b.say = func(string, ...any) {}
 		report, _, err := b.run(ctx, f.cell)
 		if report == nil {
-			return nil, errors.Join(errors.New("there is no report"), err)
+			return nil, nil, errors.Join(errors.New("there is no report"), err)
 		}
-		var failed []string
 		for _, r := range report.Rules {
-			if r.Verdict == check.Fail {
+			switch r.Verdict {
+			case check.Fail:
 				failed = append(failed, r.Rule)
+			case check.NotJudged:
+				unjudged = append(unjudged, r.Rule)
 			}
 		}
-		return failed, nil
+		return failed, unjudged, nil
 	}
 }

@@ -128,7 +128,7 @@ func (b *bench) rate(ctx context.Context, c cell, stdout, stderr io.Writer) chec
 			return v
 		}
 	}
-	b.say("  of %d runs with seed %d: %d failed, %d could not be judged", again+1, c.Seed, verdicts[check.Fail], verdicts[check.Unknown])
+	b.say("  of %d runs with seed %d: %d failed, %d could not be judged", again+1, c.Seed, verdicts[check.Fail], verdicts[check.Unknown]+verdicts[check.NotJudged])
 	if verdicts[check.Fail] > 0 {
 		return check.Fail
 	}

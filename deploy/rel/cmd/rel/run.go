@@ -138,10 +138,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if f.nightly {
 		return night(ctx, b, f.cell.Seed, stdout, stderr)
 	}
-	code := one(ctx, b, f.cell, stdout, stderr)
+	_, code := one(ctx, b, f.cell, stdout, stderr)
 	if code == exitUnknown && f.whole() && ctx.Err() == nil {
 		b.say("nothing was broken and nothing proved: once more")
-		code = one(ctx, b, f.cell, stdout, stderr)
+		_, code = one(ctx, b, f.cell, stdout, stderr)
 	}
 	return code
 }
@@ -154,16 +154,16 @@ func (f *runFlags) whole() bool {
 }
 
 // one runs a cell and prints what came of it.
-func one(ctx context.Context, b *bench, c cell, stdout, stderr io.Writer) int {
+func one(ctx context.Context, b *bench, c cell, stdout, stderr io.Writer) (*check.Report, int) {
 	report, dir, err := b.run(ctx, c)
 	show(stdout, report, dir)
 	if err != nil {
 		fmt.Fprintf(stderr, "rel run: %v\n  the folder of the run is %s\n", err, dir)
-		if report == nil || report.Verdict == check.Pass {
-			return exitUnknown
+		if report == nil || report.Verdict != check.Fail {
+			return nil, exitUnknown
 		}
 	}
-	return exitOf(report.Verdict, true)
+	return report, exitOf(report.Verdict, true)
 }
 
 // prepare builds the product unless it is built, and makes the folder of runs, which PostgreSQL's user must be able to
