@@ -24,6 +24,7 @@ func runGateway(ctx context.Context, in *invocation) (ended error) {
 		return err
 	}
 	defer flush()
+	addProcessors()
 	checkDescriptors(log, slog.LevelWarn, "gateway.max_conns", c.Gateway.MaxConns)
 	key, err := datadir.ParseCellKey([]byte(c.Gateway.CellKey.Reveal()))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	tuneRuntime()
+	growHeap()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The second signal ends the process at once: who presses Ctrl-C twice does not want to wait for the drain.
 	context.AfterFunc(ctx, stop)

@@ -6,23 +6,29 @@ import (
 	"runtime/debug"
 )
 
-const (
-	// heapGrowth is how far the heap may grow between collections, in percent. What lives long here is small beside what a
-	// second of requests throws away, so the default of 100 would collect many times a second.
-	heapGrowth = 400
-	// fewestProcessors is how many goroutines may run at once also where there are fewer CPUs. Three quarters of the time of
-	// a gateway are system calls; one whose thread the system has put aside for another process keeps its processor, and with
-	// two of them half of the goroutines wait for it.
-	fewestProcessors = 8
-)
+// heapGrowth is how far the heap may grow between collections, in percent. What lives long here is small beside what a
+// second of requests throws away, so the default of 100 would collect many times a second.
+const heapGrowth = 400
 
-// tuneRuntime sets up the Go runtime for a server of short requests. What the environment says of it stands.
-func tuneRuntime() {
+func growHeap() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(heapGrowth)
 	}
-	// Fewer processors than CPUs means a quota of CPU time: more would use it up in a burst, and then everything stands still.
-	if n := runtime.GOMAXPROCS(0); os.Getenv("GOMAXPROCS") == "" && n == runtime.NumCPU() && n < fewestProcessors {
-		runtime.GOMAXPROCS(fewestProcessors)
+}
+
+// Where there are few CPUs a process that is a gateway and nothing else runs three goroutines of each at once, up to
+// gatewayProcessors: half of its time are system calls, and a thread that the system puts aside in one, for another process,
+// keeps its goroutines waiting unless there are other threads. On two CPUs that client and upstream share with it, it takes a
+// tenth more with six than with two, at the same CPU per request, with half of the 99th percentile; sixteen are too many
+// (docs/bench/2026-11-30-gateway.md). A broker only loses by it.
+const (
+	processorsPerCPU  = 3
+	gatewayProcessors = 8
+)
+
+func addProcessors() {
+	// Fewer than CPUs means a quota of CPU time: more would use it up in a burst, and then everything stands still.
+	if n := runtime.GOMAXPROCS(0); os.Getenv("GOMAXPROCS") == "" && n == runtime.NumCPU() {
+		runtime.GOMAXPROCS(max(n, min(processorsPerCPU*n, gatewayProcessors)))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ func (w *world) proxies() group {
 		cases: []kase{
 			{"push-direct", "pushes of 1 KB on 64 connections over TLS, straight to the upstream", w.pushes1KB(scene{})},
 			{"push-gateway", "through the gateway", w.pushes1KB(scene{proxy: "gateway"})},
+			{"push-narrow", "through the gateway with no more goroutines at once than there are CPUs", w.pushes1KB(scene{proxy: "gateway", procs: runtime.NumCPU()})},
 			{"push-nginx", "through nginx with limit_req", w.pushes1KB(scene{proxy: "nginx"})},
 			{"push-haproxy", "through HAProxy with a stick table", w.pushes1KB(scene{proxy: "haproxy"})},
 			{"push-bare", "through fasthttp and nothing else: no tenant, no limit, not a look at the body", w.pushes1KB(scene{proxy: "bare"})},
@@ -62,6 +64,7 @@ func (w *world) proxies() group {
 		ratios: []ratio{
 			{"a1: pushes a second over TLS, gateway / nginx", "push-gateway", "push-nginx", 0.80, 1},
 			{"a5: gateway / Caddy", "push-gateway", "push-caddy", 2, 2.5},
+			{"gateway / with no more goroutines at once than CPUs", "push-gateway", "push-narrow", 0, 0},
 			{"fasthttp and nothing else / nginx", "push-bare", "push-nginx", 0, 0},
 			{"gateway / fasthttp and nothing else", "push-gateway", "push-bare", 0, 0},
 			{"gateway / HAProxy", "push-gateway", "push-haproxy", 0, 0},

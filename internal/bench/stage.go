@@ -17,6 +17,7 @@ type scene struct {
 	plain bool   // no TLS
 	mode  string // of the gateway's quotas; "" is local
 	spent bool   // the tenant has no request left
+	procs int    // goroutines that the gateway runs at once; 0: as it likes
 }
 
 // stage is a scene that stands.
@@ -109,6 +110,9 @@ func (w *world) stageGateway(ctx context.Context, s scene, st *stage, u *upstrea
 		mode = "local"
 	}
 	variables := []string{"QUEENGATE_QUOTA_MODE=" + mode}
+	if s.procs > 0 {
+		variables = append(variables, fmt.Sprint("GOMAXPROCS=", s.procs))
+	}
 	if mode != "local" {
 		c, socket, err := startRedis()
 		if err != nil {
