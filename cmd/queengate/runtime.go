@@ -19,8 +19,8 @@ func growHeap() {
 // Where there are few CPUs a process that is a gateway and nothing else runs three goroutines of each at once, up to
 // gatewayProcessors: half of its time are system calls, and a thread that the system puts aside in one, for another process,
 // keeps its goroutines waiting unless there are other threads. On two CPUs that client and upstream share with it, it takes a
-// tenth more with six than with two, at the same CPU per request, with half of the 99th percentile; sixteen are too many
-// (docs/bench/2026-11-30-gateway.md). A broker only loses by it.
+// twentieth to a tenth more with six than with two, at the same CPU per request, with a third off the 99th percentile; sixteen
+// are too many (docs/bench/2026-11-30-gateway.md). A broker gains nothing by it.
 const (
 	processorsPerCPU  = 3
 	gatewayProcessors = 8
