@@ -290,7 +290,7 @@ var All = []Mutant{
 		[]Edit{
 			{"quota/rules.go", "	if s.newQueues > 0 && used > most {", "	if s.newQueues > 0 && used < 0 {"},
 			{"quota/rules.go", "	if s.grows && int64(s.growsTo) > most {", "	if s.grows && most < 0 {"},
-			{"quota/decide.lua", "    judge(4, queue_mode, new_queues > 0 and queues + new_queues > most_queues)\n    judge(8, partition_mode, grows_to > most_partitions)\n", ""},
+			{"quota/decide.lua", "  judge(4, queue_mode, new_queues > 0 and queues + new_queues > most_queues)\n  judge(8, partition_mode, grows_to > most_partitions)\n", ""},
 			{"broker/identity.go", "caps := store.Caps{MaxQueues: c.MaxQueues, MaxPartitions: c.MaxPartitions}", "caps := store.Caps{}"},
 		},
 		Kill{Run: gates("G3", "none"), Rule: "C5"},
