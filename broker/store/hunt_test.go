@@ -22,7 +22,7 @@ import (
 var readers = strings.Fields(`
 	Blobs Brokers BrowseLanes CellCounts CellHistory CellTotals Changed Changes CountLetters DeadLetterCounts DeadLetters
 	DeadOffsets FetchRanges GroupLanes Groups LaggingLanes Lane Leases Letter LetterAt LetterSignatures Letters LettersByID
-	Liveness Lookup LookupQueue Message Names Namespaces Overview Parked PartitionGrowth Partitions Pending PendingIn
+	Lingering Liveness Lookup LookupQueue Message Names Namespaces Overview Parked PartitionGrowth Partitions Pending PendingIn
 	PendingOf Pool Postgres ProcessHistory QueueActivity QueueDepth QueueHistory QueuePartitions Queues Redrive RedrivePage Redrives
 	RetentionFirm RetentionHistory RetentionSoft SafeTime ScopeQueues SegmentHeads Segments Sidecar SidecarDue State
 	Switches Tasks TenantHistory TraceNames TracesByName TracesOfMessage Usage Workload`)

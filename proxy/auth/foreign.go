@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -132,6 +133,7 @@ func (ss *sources) run(ctx context.Context) {
 }
 
 func (ss *sources) tend(ctx context.Context, now time.Time) {
+	ss.forget(now)
 	var fetching errgroup.Group
 	fetching.SetLimit(tendAtOnce)
 	for _, s := range ss.inUse(now) {
@@ -144,22 +146,29 @@ func (ss *sources) tend(ctx context.Context, now time.Time) {
 	_ = fetching.Wait()
 }
 
-// inUse returns the sources whose keys should be fresh, and drops those whose keys are of no use any more: of issuers that
-// are gone, and of those without a token for as long as keys are used.
+// forget drops the sources whose keys are of no use any more: of issuers that are gone, and of those without a token for as
+// long as keys are used.
+func (ss *sources) forget(now time.Time) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	maps.DeleteFunc(ss.byKey, func(_ sourceKey, s *source) bool { return s.idle(now) > ss.cfg.MaxAge })
+}
+
+// inUse returns the sources whose keys should be fresh.
 func (ss *sources) inUse(now time.Time) []*source {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	var used []*source
-	for k, s := range ss.byKey {
-		switch idle := now.Sub(time.Unix(0, s.used.Load())); {
-		case idle < inUse:
+	for _, s := range ss.byKey {
+		if s.idle(now) < inUse {
 			used = append(used, s)
-		case idle > ss.cfg.MaxAge:
-			delete(ss.byKey, k)
 		}
 	}
 	return used
 }
+
+// idle is for how long no token of the issuer has come.
+func (s *source) idle(now time.Time) time.Duration { return now.Sub(time.Unix(0, s.used.Load())) }
 
 // usable counts the sources in use by whether their keys can be used.
 func (ss *sources) usable(now time.Time) (yes, no int) {
