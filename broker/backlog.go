@@ -31,8 +31,9 @@ func newBacklogs(b *Broker) *backlogs {
 				s := b.transactions.Stats()
 				return backlog{s.Waiting, s.Owners, s.Refused, s.Turns}
 			},
+			"provision": func() backlog { return b.provisions.backlog() },
 		},
-		pending: desc("pending_calls", "Calls that wait for the database's answer; of transactions, for a place."),
+		pending: desc("pending_calls", "Calls that wait for the database's answer; of transactions, for a place; of new partitions, for their turn."),
 		tenants: desc("pending_tenants", "Tenants they are from."),
 		refused: desc("overloads_total", "Calls refused because their tenant had its share waiting."),
 		turns:   desc("turns_total", "How often the turn passed from one tenant to another."),

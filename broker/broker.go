@@ -188,7 +188,8 @@ type Broker struct {
 	conns    *conns                  // of server
 	headWall fasthttp.RequestHandler // nil without JWT
 
-	transactions *fair.Places[uuid.UUID]  // in the database
+	transactions *fair.Places[uuid.UUID] // in the database
+	provisions   *provisioner
 	weights      *fair.Weights[uuid.UUID] // of tenants, as the gateways' tokens state them
 
 	draining atomic.Bool
@@ -226,6 +227,14 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Broker {
 	b.weights = &fair.Weights[uuid.UUID]{}
 	b.cfg.Fuse.Weigh = b.weights.Of
 	b.transactions = fair.NewPlaces(maxTransactions, 1, maxVisitors, b.weights.Of)
+	b.provisions = newProvisioner(b.weights.Of, func(tenant uuid.UUID, pairs []store.Pair, caps store.Caps) ([]store.Partition, error) {
+		if err := b.unanswered(); err != nil {
+			return nil, err
+		}
+		ctx, cancel := b.database()
+		defer cancel()
+		return b.db.Provision(ctx, tenant, pairs, caps)
+	})
 	b.park = park.New(b.cfg.MaxParked)
 	b.scopes = newScopes()
 	b.hints = newHints(deps.Mesh)

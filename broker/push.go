@@ -265,10 +265,8 @@ func (p *pushBatch) resolve(groups []*pushGroup) error {
 		return nil
 	}
 	version := p.b.names.version.Load()
-	ctx, cancel := p.b.database()
-	defer cancel()
 	span := p.span.Child("provision", tracing.Client)
-	found, err := p.b.db.Provision(ctx, p.who.tenant, pairs, p.who.caps)
+	found, err := p.b.provisions.do(p.who.tenant, pairs, p.who.caps)
 	endTrip(span, tracing.Cargo{Requests: 1, Items: len(pairs)}, err)
 	if err != nil {
 		return err

@@ -50,7 +50,7 @@ func (b *Broker) startRedrive(x *exchange) error {
 	}
 	if to := r.Destination; to != (store.Pair{}) {
 		// Made here, where the caller's caps are known.
-		if _, err := b.db.Provision(ctx, x.who.tenant, []store.Pair{to}, x.who.caps); err != nil {
+		if _, err := b.provisions.do(x.who.tenant, []store.Pair{to}, x.who.caps); err != nil {
 			return err
 		}
 	}

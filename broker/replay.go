@@ -123,7 +123,7 @@ func (b *Broker) destination(x *exchange, l *store.Letter, to store.Pair) (store
 	if to == (store.Pair{}) {
 		found, err = b.db.Lookup(ctx, x.who.tenant, []store.Pair{{Queue: l.Queue, Partition: l.Partition}})
 	} else {
-		found, err = b.db.Provision(ctx, x.who.tenant, []store.Pair{to}, x.who.caps)
+		found, err = b.provisions.do(x.who.tenant, []store.Pair{to}, x.who.caps)
 	}
 	if err != nil {
 		return store.Partition{}, err

@@ -24,6 +24,7 @@ const (
 	neighbourRate  = 100              // requests per second of its plan
 	neighbourOffer = 50               // times as much it offers
 	neighbourConns = 64               // that it offers it on
+	partitionRate  = 700              // new partitions per second that it makes, where it does
 	victimRate     = 100              // pushes per second
 	victimConns    = 4                // of the victim
 	neighbourTime  = 10 * time.Second // at least: a percentile of a hundredth needs that many pushes
@@ -36,6 +37,7 @@ type noise struct {
 	Queue     string
 	PerSecond int
 	Conns     int
+	Makes     bool // each push goes to a new partition
 }
 
 // noiseVariable makes the bench such a sender.
@@ -48,10 +50,13 @@ func (w *world) neighbours() group {
 		name: "neighbour", alone: true, prepare: w.moveIn,
 		cases: []kase{
 			{"gateway", "beside a tenant that offers 50 times its plan, both through the gateway over TLS", func(ctx context.Context, d time.Duration) (sample, error) {
-				return w.disturb(ctx, d, w.gatewayTLS, w.neighbour.gatewayTLS)
+				return w.disturb(ctx, d, w.gatewayTLS, w.neighbour.gatewayTLS, noise{PerSecond: neighbourRate * neighbourOffer})
 			}},
 			{"direct", "the same straight at the broker, which asks nobody for a rate", func(ctx context.Context, d time.Duration) (sample, error) {
-				return w.disturb(ctx, d, w.broker, w.neighbour.broker)
+				return w.disturb(ctx, d, w.broker, w.neighbour.broker, noise{PerSecond: neighbourRate * neighbourOffer})
+			}},
+			{"partitions", fmt.Sprintf("straight at the broker beside a tenant that makes %d partitions a second", partitionRate), func(ctx context.Context, d time.Duration) (sample, error) {
+				return w.disturb(ctx, d, w.broker, w.neighbour.broker, noise{PerSecond: partitionRate, Makes: true})
 			}},
 		},
 	}
@@ -111,7 +116,7 @@ func (w *world) moveIn(ctx context.Context) error {
 }
 
 // disturb measures the victim alone and beside the noise.
-func (w *world) disturb(ctx context.Context, d time.Duration, victim, noisy *target) (s sample, err error) {
+func (w *world) disturb(ctx context.Context, d time.Duration, victim, noisy *target, n noise) (s sample, err error) {
 	d = max(d, neighbourTime)
 	queue := fresh("victim")
 	if err := victim.fill(queue, victimConns, victimConns); err != nil {
@@ -121,7 +126,7 @@ func (w *world) disturb(ctx context.Context, d time.Duration, victim, noisy *tar
 	if err != nil {
 		return s, err
 	}
-	stop, err := w.makeNoise(noisy)
+	stop, err := w.makeNoise(noisy, n)
 	if err != nil {
 		return s, err
 	}
@@ -171,8 +176,8 @@ func (t *target) steady(ctx context.Context, queue string, d time.Duration) ([]t
 }
 
 // makeNoise starts a sender in a process of its own, so that the victim's sender does not wait for it.
-func (w *world) makeNoise(t *target) (stop func() error, err error) {
-	n := noise{Addr: t.addr, Head: t.head, Queue: fresh("noise"), PerSecond: neighbourRate * neighbourOffer, Conns: neighbourConns}
+func (w *world) makeNoise(t *target, n noise) (stop func() error, err error) {
+	n.Addr, n.Head, n.Queue, n.Conns = t.addr, t.head, fresh("noise"), neighbourConns
 	if t.tls != nil {
 		n.CA = w.up.Credentials.CAFile
 	}
@@ -236,7 +241,11 @@ func (n *noise) send() error {
 				next = at.Add(time.Second / time.Duration(n.PerSecond))
 				due.Unlock()
 				time.Sleep(time.Until(at))
-				_, _, err = c.do(m.next(time.Now()))
+				request := m.next(time.Now())
+				if n.Makes {
+					request = t.post("/api/v1/push", fmt.Appendf(nil, `{"items":[{"queue":%q,"partition":"%d-%d","payload":0}]}`, n.Queue, i, at.UnixNano()))
+				}
+				_, _, err = c.do(request)
 			}
 			c.Close()
 		}
