@@ -39,8 +39,9 @@ func (g *Gate) wanted(l *ledger, limits *plans.Limits) (month, bytes, stale bool
 
 // ensureBooks makes known what c has used over time: its month, by the control database, and its retained bytes, by its
 // brokers. Callers of one cluster share one reading. On an error the request shall go on: what is not known is the last
-// value, or what this gateway has counted itself.
-func (g *Gate) ensureBooks(ctx context.Context, c *plans.Cluster) error {
+// value, or what this gateway has counted itself. With anew nobody goes on with a last value while it is read, and it is read
+// however lately it was.
+func (g *Gate) ensureBooks(ctx context.Context, c *plans.Cluster, anew bool) error {
 	if g.months.store == nil && g.measurer == nil || c.Limits.MonthlyMessages == nil && c.Limits.MaxRetainedBytes == nil {
 		return nil
 	}
@@ -53,7 +54,7 @@ func (g *Gate) ensureBooks(ctx context.Context, c *plans.Cluster) error {
 	case l.reading != nil:
 		under := l.reading
 		l.mu.Unlock()
-		if stale {
+		if stale && !anew {
 			return nil
 		}
 		select {
@@ -62,7 +63,7 @@ func (g *Gate) ensureBooks(ctx context.Context, c *plans.Cluster) error {
 		case <-ctx.Done():
 			return fmt.Errorf("await the use of cluster %s: %w", c.Slug, context.Cause(ctx))
 		}
-	case g.clock().Before(l.read.notBefore):
+	case g.clock().Before(l.read.notBefore) && (!anew || l.read.err != nil):
 		err := l.read.err
 		l.mu.Unlock()
 		return err
@@ -72,6 +73,13 @@ func (g *Gate) ensureBooks(ctx context.Context, c *plans.Cluster) error {
 	id := l.acc.month.month
 	l.mu.Unlock()
 	return g.readBooks(ctx, c, l, under, id, month, bytes)
+}
+
+// rereads reports whether to read anew, before a request is let in, what Redis has lost of a locked ledger's month or retained
+// bytes: not within some seconds of a reading that failed.
+func (g *Gate) rereads(l *ledger, month, bytes bool) bool {
+	return (month && g.months.store != nil || bytes && g.measurer != nil) &&
+		(l.reading != nil || l.read.err == nil || !g.clock().Before(l.read.notBefore))
 }
 
 // readBooks reads what is wanted, and ends the reading whatever happens.

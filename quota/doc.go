@@ -52,5 +52,5 @@
 // retained bytes and months are Redis's to judge (docs/design/quotas-over-time.md).
 //
 // Everything is safe for concurrent use. EnsureSeeded and Recount do I/O, through the Seeder, the Measurer and Months; in a fleet Admit may wait for
-// Redis, as long as FleetOptions say.
+// Redis, as long as FleetOptions say, and, when Redis has lost what was used over time, once for those that know it.
 package quota

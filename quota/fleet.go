@@ -107,6 +107,10 @@ type fleet struct {
 	dead  atomic.Int64 // gateways whose heartbeat was missing for too long, within half a minute
 	beats beats
 
+	// Only who beats and tends uses these.
+	state  int64        // which one Redis has, as heard last; 0: not yet
+	retold []busyLedger // of which Redis is still to be told anew
+
 	remember func(gateways int) error // nil: nobody is told
 	told     int64                    // last
 

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"context"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +17,7 @@ type question struct {
 	storage, month bool
 	pairs          []Pair // that may be new
 	n              int64  // millionths of the message bucket
+	read           bool   // use over time that Redis has lost is read before the request is let in
 }
 
 func (q *question) empty() bool {
@@ -55,6 +57,12 @@ var rulesOf = func() (of [limitCount]*rule) {
 
 // admit is Gate.Admit in a fleet.
 func (f *fleet) admit(c *plans.Cluster, a *Ask, now time.Time) (*Admission, Report, *wire.Error) {
+	return f.admitOnce(c, a, now, true)
+}
+
+// admitOnce is admit. With read, what Redis has lost of use over time is read anew before the request is let in by what
+// this gateway heard last.
+func (f *fleet) admitOnce(c *plans.Cluster, a *Ask, now time.Time, read bool) (*Admission, Report, *wire.Error) {
 	g := f.gate
 	t := g.at(now)
 	l := g.open(c, t)
@@ -62,6 +70,7 @@ func (f *fleet) admit(c *plans.Cluster, a *Ask, now time.Time) (*Admission, Repo
 	d := &l.desk
 	d.begin(&l.acc, c, *a, false, now, t)
 	q := f.question(d)
+	q.read = read
 	if !s.mirrors || q.empty() {
 		defer l.mu.Unlock()
 		f.stats.local.Inc()
@@ -175,9 +184,23 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 		f.heed(l, s, &r)
 	}
 	d.told = e.told(&r, prior)
+	granted := e.act == actDecide && !r.denied
+	if q.read && granted && g.rereads(l, e.month.lacks(&r.month), e.storage.lacks(&r.storage)) {
+		e.undo(f, s, &r)
+		if r.known && len(groups) > 0 {
+			held = append(held, groups...)
+		}
+		e.lend(s, &r, granted)
+		e.restore(l)
+		f.keep(l, s, nil, held, now)
+		d.clear()
+		l.mu.Unlock()
+		defer l.mu.Lock()                                // for the one that unlocks it, also when a store panics
+		_ = g.ensureBooks(context.Background(), c, true) // what cannot be read is what was heard last
+		return f.admitOnce(c, a, now, false)
+	}
 	adm, report, err := g.decide(l, d, now)
 	wholeMicroseconds(err)
-	granted := e.act == actDecide && !r.denied
 	if adm != nil {
 		adm.central, adm.slot = true, e.slot
 		if !granted {
@@ -187,16 +210,8 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 			held = append(held, groups...)
 		}
 		f.seat(l, c.ID, adm)
-	} else if granted { // a rule that Redis does not know refuses by now: what it took goes back
-		for i := range e.rates {
-			b := &e.rates[i]
-			b.to.give += b.took(&r.rates[i])
-		}
-		s.storage.hold -= e.storage.need
-		if e.monthOf == s.monthOf {
-			s.month.hold -= e.month.need
-		}
-		f.freeSlot(s, e.slot)
+	} else if granted { // a rule that Redis does not know refuses by now
+		e.undo(f, s, &r)
 		if r.known {
 			held = append(held, groups...)
 		}
@@ -207,6 +222,19 @@ func (f *fleet) central(l *ledger, s *partaking, c *plans.Cluster, a *Ask, q *qu
 		f.busyWith(c.ID, l)
 	}
 	return f.keep(l, s, adm, held, now), report, err
+}
+
+// undo gives back what a granted call took in Redis: with the next call, which may be the next decision of the cluster.
+func (e *expression) undo(f *fleet, s *partaking, r *reply) {
+	for i := range e.rates {
+		b := &e.rates[i]
+		b.to.give += b.took(&r.rates[i])
+	}
+	s.storage.hold -= e.storage.need
+	if e.monthOf == s.monthOf {
+		s.month.hold -= e.month.need
+	}
+	f.freeSlot(s, e.slot)
 }
 
 // keep gives reserved names to an admission, or back when there is none.

@@ -357,6 +357,37 @@ func TestARefusalByTheEstimateIsWorthAMeasure(t *testing.T) {
 	})
 }
 
+// A gateway that hears by a push that Redis has lost what is retained has it measured before it lets the push in, also when it
+// heard long ago that there was room.
+func TestBytesThatRedisLostAreMeasuredFirst(t *testing.T) {
+	eachOvertime(t, true, retained(10_000), func(t *testing.T, o *overtime) {
+		broker := &scales{}
+		for _, g := range o.gates {
+			g.measurer = broker
+			if !o.offer(g, 1, 10) {
+				t.Fatal("an empty cluster is full")
+			}
+		}
+		broker.bytes = 10_000
+		o.server.Do("FLUSHALL")
+		for i, g := range o.gates {
+			if o.offer(g, 1, 10) {
+				t.Errorf("gateway %d lets a push in", i)
+			}
+		}
+		o.pass(10 * time.Second)
+		broker.broken, broker.asked = true, 0
+		broker.bytes = 0
+		o.server.Do("FLUSHALL")
+		for range 3 {
+			o.offer(o.gates[0], 1, 10)
+		}
+		if broker.asked != 1 {
+			t.Errorf("brokers that do not answer were asked %d times at once, want once", broker.asked)
+		}
+	}, 1, 3)
+}
+
 // Whether a measure confirms the estimate or no broker can be asked: once it has refused a push as full, what ends the block
 // is a measure of 90 percent or less.
 func TestABlockByTheEstimateEndsAt90Percent(t *testing.T) {

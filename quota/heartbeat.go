@@ -19,6 +19,10 @@ const (
 	// fleetMemory is for how long a larger fleet is believed, when gateways have died, or Redis has come back and knows
 	// fewer of them.
 	fleetMemory = 30 * time.Second
+
+	// retellings bounds the clusters of which a round of tending tells Redis anew: a gateway may know very many, and a queue
+	// of calls that is too long counts as an absence.
+	retellings = 1000
 )
 
 // beats paces the heartbeat. Only run uses it.
@@ -43,7 +47,8 @@ func (b *beats) due(now time.Time, asking bool) bool {
 // beat tells Redis that this gateway lives and hears of the others. It is also how an absence ends: it writes, and it
 // must be answered in the time that a decision has.
 func (f *fleet) beat(now time.Time) {
-	if !f.asking() {
+	back := !f.asking()
+	if back {
 		if _, err := f.tell("probe", now); err != nil {
 			return
 		}
@@ -63,6 +68,37 @@ func (f *fleet) beat(now time.Time) {
 	f.deaf.Store(heard[1])
 	f.dead.Store(heard[2])
 	f.note()
+	if state := heard[3]; back || state != f.state && f.state != 0 {
+		f.retellAll()
+	}
+	f.state = heard[3]
+}
+
+// retellAll has Redis told what this gateway has counted of months, whether it has traffic or not: Redis lost its state, or may
+// have come back with an older one.
+func (f *fleet) retellAll() {
+	f.retold = f.retold[:0]
+	for i := range f.gate.shards {
+		for id, l := range f.gate.shards[i].all() {
+			f.retold = append(f.retold, busyLedger{id, l})
+		}
+	}
+}
+
+// retell makes some of the ledgers that are left busy with what Redis is to be told anew.
+func (f *fleet) retell() {
+	n := min(len(f.retold), retellings)
+	for _, e := range f.retold[:n] {
+		e.l.mu.Lock()
+		if s := e.l.partaking; s != nil && !e.l.gone {
+			s.month.told = 0
+			f.busyWith(e.id, e.l)
+		}
+		e.l.mu.Unlock()
+	}
+	if f.retold = f.retold[n:]; len(f.retold) == 0 {
+		f.retold = nil
+	}
 }
 
 // note has the number of gateways remembered when it has changed.
@@ -78,13 +114,13 @@ func (f *fleet) note() {
 	}
 }
 
-// tell makes one call of beat.lua, and returns how many gateways there are, how many of them are missing, and how many
-// have died lately.
+// tell makes one call of beat.lua, and returns how many gateways there are, how many of them are missing, how many have
+// died lately, and which state Redis has.
 func (f *fleet) tell(what string, now time.Time) ([]int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.pipe.budget)
 	defer cancel()
 	key := f.prefix + "{gateways}"
-	x := &call{script: beatScript, keys: []string{key, key + ":probe"}, args: []any{f.ask(now), f.name, what}}
+	x := &call{script: beatScript, keys: []string{key, key + ":probe", key + ":state"}, args: []any{f.ask(now), f.name, what, newName()}}
 	if alone := f.alone.Load(); alone != nil {
 		for _, gateway := range *alone {
 			x.args = append(x.args, gateway)
@@ -96,6 +132,7 @@ func (f *fleet) tell(what string, now time.Time) ([]int64, error) {
 
 // tend returns leases that lie unused, and says which slots are held and what was used.
 func (f *fleet) tend(now time.Time) {
+	f.retell()
 	f.returnLeases(now, false)
 	t := f.gate.at(now)
 	f.eachBusy(func(id uuid.UUID, l *ledger) (done bool) {
@@ -119,16 +156,18 @@ func (f *fleet) tend(now time.Time) {
 	})
 }
 
+// busyLedger is the ledger of a cluster that needs tending.
+type busyLedger struct {
+	id uuid.UUID
+	l  *ledger
+}
+
 // eachBusy visits the ledgers that need tending, locked, and forgets those that are done.
 func (f *fleet) eachBusy(visit func(uuid.UUID, *ledger) (done bool)) {
-	type entry struct {
-		id uuid.UUID
-		l  *ledger
-	}
 	f.mu.Lock()
-	all := make([]entry, 0, len(f.busy))
+	all := make([]busyLedger, 0, len(f.busy))
 	for id, l := range f.busy {
-		all = append(all, entry{id, l})
+		all = append(all, busyLedger{id, l})
 	}
 	f.mu.Unlock()
 	for _, e := range all {

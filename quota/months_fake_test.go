@@ -25,6 +25,8 @@ type fakeMonths struct {
 	loads   int
 	away    bool
 	unheard bool // what is written is written, and the answer lost
+
+	held chan struct{} // when there is one, loads wait until it is closed
 }
 
 var errDatabaseAway = errors.New("the database is away")
@@ -50,8 +52,14 @@ func (f *fakeMonths) total(cluster uuid.UUID, m meter.Month) (total int64) {
 
 func (f *fakeMonths) Load(_ context.Context, cluster uuid.UUID, m meter.Month) (map[string]int64, error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.loads++
+	held := f.held
+	f.mu.Unlock()
+	if held != nil {
+		<-held
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.away {
 		return nil, errDatabaseAway
 	}

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -222,6 +225,105 @@ func TestAMonthOutlivesRedis(t *testing.T) {
 			}, 1, 3)
 		})
 	}
+}
+
+// What an idle gateway has counted is known to a Redis that lost its state although it has no request to tell it by, and those
+// that do have requests, and heard of the month long ago, do not go on from there: with the database at once, without it
+// from the next heartbeat on.
+func TestAnIdleGatewaysMonthOutlivesRedis(t *testing.T) {
+	flush := func(o *overtime) { o.server.Do("FLUSHALL") }
+	restart := func(o *overtime) {
+		o.server.Kill()
+		o.pass(2 * time.Second) // in which heartbeats find out
+		o.server.Start()
+	}
+	older := func(o *overtime) {
+		restart(o)
+		o.server.Do("SET", o.world.prefix+":"+layout+":{gateways}:state", o.gates[0].fleet.state)
+	}
+	for name, test := range map[string]struct {
+		fault func(*overtime)
+		away  bool // the database, before the fault and after it
+		beats time.Duration
+	}{
+		"flushed":                              {fault: flush},
+		"flushed, a heartbeat later":           {fault: flush, beats: 1200 * time.Millisecond},
+		"flushed without the database":         {fault: flush, away: true, beats: 1200 * time.Millisecond},
+		"killed, emptied":                      {fault: restart, beats: 2 * time.Second},
+		"killed, emptied without the database": {fault: restart, away: true, beats: 2 * time.Second},
+		"killed, back from an older snapshot, without the database": {fault: older, away: true, beats: 2 * time.Second},
+		"flushed again within a second": {fault: func(o *overtime) {
+			flush(o)
+			o.offer(o.gates[1], 1, 10) // it reads the month, which goes on
+			o.offer(o.gates[0], 30, 10)
+			_ = o.gates[0].SaveMonths(o.t.Context())
+			flush(o)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachOvertime(t, true, allowance(3000), func(t *testing.T, o *overtime) {
+				idle, others := o.gates[0], o.gates[1:]
+				for _, g := range others {
+					o.offer(g, 1, 10)
+				}
+				o.pass(time.Second)
+				for o.stored < 2920 {
+					o.offer(idle, 1, 10)
+				}
+				o.pass(12 * time.Second) // it is idle, and all is told and saved
+				o.months.set(func(f *fakeMonths) { f.away = test.away })
+				test.fault(o)
+				o.pass(test.beats)
+				for range 10 {
+					for _, g := range others {
+						o.offer(g, 50, 10)
+					}
+				}
+				o.pass(time.Second) // what was taken ahead comes back
+				for _, g := range others {
+					for o.offer(g, 1, 10) {
+					}
+				}
+				if o.stored != 3000 {
+					t.Errorf("%d messages were stored, want 3000", o.stored)
+				}
+			}, 3)
+		})
+	}
+}
+
+// While one request reads the month that Redis has lost, those that come meanwhile wait for it rather than go by what was heard.
+func TestACrowdAwaitsTheMonthThatRedisLost(t *testing.T) {
+	eachOvertime(t, true, allowance(3000), func(t *testing.T, o *overtime) {
+		g := o.gates[1]
+		o.offer(g, 1, 10)
+		o.pass(time.Second) // it has told all, and hears of nothing from now on
+		o.offer(o.gates[0], 2998, 10)
+		o.pass(2 * time.Second)
+		o.server.Do("FLUSHALL")
+		held := make(chan struct{})
+		o.months.set(func(f *fakeMonths) { f.held = held })
+		var crowd sync.WaitGroup
+		var letIn atomic.Int64
+		const size = 8
+		decided := func() float64 { return value(t, g.fleet.stats.redis) }
+		before := decided()
+		for range size {
+			crowd.Go(func() {
+				if a, _, _ := g.Admit(o.cluster, push(2), o.now); a != nil {
+					letIn.Add(1)
+				}
+			})
+		}
+		for decided() < before+size && letIn.Load() == 0 { // each has heard of the loss
+			runtime.Gosched()
+		}
+		close(held)
+		crowd.Wait()
+		if n := letIn.Load(); n > 0 {
+			t.Errorf("%d requests of 2 messages were let in where 1 was left", n)
+		}
+	}, 3)
 }
 
 // A gateway that forgot everything, and one that is new, go on from what is known.

@@ -1,6 +1,10 @@
 package quota
 
-import "time"
+import (
+	"time"
+
+	"github.com/queengate/queengate/plans"
+)
 
 // What a fleet uses over time, retained bytes and the month, is counted in Redis in two parts: what has been used, and what
 // each gateway holds, which is what its requests in flight may use and what it has taken ahead of need. Together they may
@@ -64,6 +68,9 @@ func (p *purseArgs) keyOr(any string) string {
 	}
 	return any
 }
+
+// lacks reports that a call was to enforce the limit, and that Redis does not know its use.
+func (p *purseArgs) lacks(r *purseReply) bool { return p.mode == modeArg(plans.Enforce) && !r.known }
 
 // pack appends the arguments of a call.
 func (p *purseArgs) pack(to packed) packed {

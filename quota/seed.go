@@ -56,7 +56,7 @@ func caps(l *plans.Limits) (queues, partitions bool) {
 //
 // It also makes known what the cluster has used over time, where the plan limits it: the month and the retained bytes.
 func (g *Gate) EnsureSeeded(ctx context.Context, c *plans.Cluster) error {
-	return errors.Join(g.ensureBooks(ctx, c), g.ensure(ctx, c, false))
+	return errors.Join(g.ensureBooks(ctx, c, false), g.ensure(ctx, c, false))
 }
 
 // ensure is EnsureSeeded; with anew it lists, or awaits a listing under way, even when the counts are known.
