@@ -168,8 +168,11 @@ func TestATenantHasOneStatementAndAllHaveFew(t *testing.T) {
 				}
 				break
 			}
-			if left := len(answers) - under; n != min(maxProvisions, left, len(tenants)) {
-				t.Errorf("%d statements at a time, with %d calls left", n, left)
+			m.mu.Lock()
+			left := len(m.lines)
+			m.mu.Unlock()
+			if n != min(maxProvisions, left) {
+				t.Errorf("%d statements at a time, of %d tenants that have calls left", n, left)
 			}
 			under += n
 			for range n {
