@@ -58,10 +58,7 @@ func TestAGatewayThatIsAloneKeepsItsShare(t *testing.T) {
 					w := newFleetWorld(t, redistest.Options(t), leases)
 					w.budget = faultBudget
 					w.absences = lasting{meter.NewStore(db), db}
-					r := newFleetRun(t, w, 2)
-					w.redis = link.Options()
-					r.gates = append(r.gates, w.gate(nil))
-					r.meet()
+					r := newLinkedRun(t, w, link)
 
 					r.plan(200, 400)
 					r.run(time.Second)

@@ -98,10 +98,7 @@ func TestAGatewayIsCutOff(t *testing.T) {
 				for _, leases := range []bool{false, true} {
 					link := redistest.NewLink(t, redistest.Options(t))
 					w := newFleetWorld(t, redistest.Options(t), leases)
-					r := newFleetRun(t, w, 2)
-					w.redis = link.Options()
-					r.gates = append(r.gates, w.gate(nil))
-					r.meet()
+					r := newLinkedRun(t, w, link)
 
 					r.plan(200, 400)
 					r.run(time.Second)

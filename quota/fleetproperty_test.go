@@ -72,6 +72,16 @@ func newFleetRun(t *testing.T, w *fleetWorld, gateways int) *fleetRun {
 	return r
 }
 
+// newLinkedRun has three gateways that know of each other, the third of which reaches Redis over the link.
+func newLinkedRun(t *testing.T, w *fleetWorld, link *redistest.Link) *fleetRun {
+	t.Helper()
+	r := newFleetRun(t, w, 2)
+	w.redis = link.Options()
+	r.gates = append(r.gates, w.gate(nil))
+	r.meet()
+	return r
+}
+
 // meet lets all gateways know of each other.
 func (r *fleetRun) meet() {
 	for range 2 {

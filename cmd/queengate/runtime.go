@@ -20,7 +20,7 @@ func growHeap() {
 // gatewayProcessors: half of its time are system calls, and a thread that the system puts aside in one, for another process,
 // keeps its goroutines waiting unless there are other threads. On two CPUs that client and upstream share with it, it takes a
 // twentieth to a tenth more with six than with two, at the same CPU per request, with a third off the 99th percentile; sixteen
-// are too many (docs/bench/2026-11-30-gateway.md). A broker gains nothing by it.
+// are too many (docs/bench/2026-11-30-gateway.md). A broker lost by it there.
 const (
 	processorsPerCPU  = 3
 	gatewayProcessors = 8

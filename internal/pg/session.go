@@ -84,8 +84,7 @@ func BackendOf(conn *pgx.Conn) string {
 const BackendName = `pid || '@' || coalesce(extract(epoch FROM backend_start)::text, '')`
 
 // identify asks a new session whose it is, which process of the server it has, and whether it goes to the server itself or to
-// a pooler: those make up the
-// process id that a session is told when it begins.
+// a pooler: those make up the process id that a session is told when it begins.
 func identify(ctx context.Context, c *pgconn.PgConn) (id identity, backend string, direct bool, err error) {
 	row, err := only(ctx, c, whoami)
 	if err != nil {
